@@ -1,0 +1,255 @@
+"""How far can rounding alone move the result of a faithful kernel? The spread of perturbed oracle runs.
+
+The float64 reference runs K times under `perturbation.Perturb`: every operator that rounds has its output
+moved by one random rounding error of the working precision, and every sum by one accumulation error. The
+spread of the K results around the truth, element by element, is the unit in which `tolerance` measures.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lethe.verifier.absolute import Terms, absolute_terms
+from lethe.verifier.operations import Rounding
+from lethe.verifier.oracle import (
+    call,
+    cast_floating,
+    default_dtype,
+    gradients,
+    module_copy,
+    pinned_backends,
+    reference_errors,
+    widened,
+)
+from lethe.verifier.perturbation import Perturb, real_view, smallest
+from lethe.verifier.problem import Instance
+from lethe.verifier.profiling import OperatorProfile, Trace, profile_operator
+from lethe.verifier.structure import flatten, map_tensors
+
+__all__ = [
+    "OperatorProfile",
+    "Perturb",
+    "Spread",
+    "Terms",
+    "absolute_terms",
+    "gradient_spread",
+    "perturbed_run",
+    "profile_operator",
+    "real_view",
+    "smallest",
+    "source_spread",
+    "spread",
+]
+
+RUNS = 8
+"""Perturbed runs. The maximum of 8 draws of a uniform error has mean 16/18 = 0.89 of its
+largest value, and an element misses the largest error by a factor 2 with probability 2^-8."""
+
+RUNS_LARGE = 4
+"""Perturbed runs for references of more than `MANY_OPERATIONS` operators, to bound the time."""
+
+MANY_OPERATIONS = 150
+
+OVERFLOW_MARGIN = 2.0**4
+"""Values within this factor of the largest finite number are overflow's neighbourhood: a faithful
+kernel that scales, squares or sums in another order may overflow there (fairness rule 9)."""
+
+FAR_OFF = 64.0
+"""A run that overflowed and deviates by this multiple of the other runs' spread owes it to the overflow: of 4
+uniform errors all are 64 times smaller than a fifth with probability 64^-4, and overflows err by the whole
+value."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Per output tensor, the largest deviation of the perturbed runs and where they are not conclusive."""
+
+    spread: list[Tensor]
+    """float64, shape of the output (complex outputs as real pairs)."""
+    disagree: list[Tensor]
+    """bool: some perturbed run is finite where the truth is not, or the reverse."""
+
+
+def _jitter(mode: Perturb, value: Any) -> Any:
+    """Inputs moved by one relative rounding error each; zeros, infinities and integers stay."""
+
+    def move(t: Tensor) -> Tensor:
+        if t.dtype != torch.float64:
+            return t
+        moved = t * (1 + mode.unit * mode.uniform(t))
+        return torch.where(t.isfinite(), moved, t)
+
+    return map_tensors(value, move)
+
+
+def _perturbed_reference(instance: Instance, mode: Perturb) -> nn.Module:
+    """A float64 copy of the reference whose parameters and buffers carry one rounding error each."""
+    module = module_copy(instance, torch.float64)
+    with torch.no_grad():
+        for t in [*module.parameters(), *module.buffers()]:
+            if t.dtype == torch.float64:
+                t.copy_(torch.where(t.isfinite(), t * (1 + mode.unit * mode.uniform(t)), t))
+    return module
+
+
+def _mode(unit: float, seed: int, run: int, runs: int, dtype: torch.dtype, growth: str) -> Perturb:
+    """The mode of one run; the second half of the runs overflows like `dtype`, with `OVERFLOW_MARGIN` to
+    spare."""
+    limit = torch.finfo(dtype).max / OVERFLOW_MARGIN if run >= (runs + 1) // 2 else None
+    return Perturb(unit, seed * 1009 + run, tiny=smallest(dtype), rounding=Rounding(growth), limit=limit)
+
+
+class _Collector:
+    """Largest deviations of the perturbed runs, and where they are not conclusive."""
+
+    def __init__(self, expected: list[Tensor], unit: float) -> None:
+        self.expected = [t.double() for t in expected]
+        self.unit = unit
+        self.spread = [torch.zeros_like(t) for t in self.expected]
+        self.disagree = [torch.zeros(t.shape, dtype=torch.bool, device=t.device) for t in self.expected]
+
+    def add(self, seen: list[Tensor], overflowed: bool) -> None:
+        """Book one run. A run that overflowed somewhere adds no spread: where it lies far off, or differs in
+        finiteness, the result hangs on an overflow that another order of evaluation may avoid."""
+        for i, (y, z) in enumerate(zip(self.expected, seen, strict=True)):
+            if z.shape != y.shape:
+                self.disagree[i].fill_(True)
+                continue
+            z = z.double()
+            self.disagree[i] |= y.isfinite() != z.isfinite()
+            difference = (z - y).abs()
+            difference = torch.where(difference.isfinite(), difference, 0.0)
+            if overflowed:
+                self.disagree[i] |= difference > FAR_OFF * (self.spread[i] + 2 * self.unit * y.abs())
+            else:
+                self.spread[i] = torch.maximum(self.spread[i], difference)
+
+
+def spread(
+    instance: Instance,
+    inputs: Any,
+    truth: Any,
+    unit: float,
+    k: int = RUNS,
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    growth: str = "auto",
+) -> Spread:
+    """Largest deviation of `k` perturbed float64 runs from `truth`, the oracle's result.
+
+    `truth` is nested, or a list of tensors; `unit` is the unit roundoff of the working `dtype`;
+    `growth` says how sums err (`operations.Rounding`).
+    The second half of the runs also overflows like the working precision, so that elements whose
+    finiteness hangs on the order of evaluation show up in `disagree`. Raises ReferenceFailed.
+    """
+    found = _Collector([real_view(t) for t in flatten(truth)[0]], unit)
+    wide = cast_floating(inputs, torch.float64)
+    run = 0
+    while run < k:
+        mode = _mode(unit, seed, run, k, dtype, growth)
+        out = _run_perturbed(instance, wide, mode, None)
+        found.add([real_view(t) for t in flatten(out)[0]], mode.overflowed)
+        run += 1
+        k = min(k, RUNS_LARGE) if mode.operations > MANY_OPERATIONS else k
+    return Spread(found.spread, found.disagree)
+
+
+def perturbed_run(
+    instance: Instance,
+    inputs: Any,
+    unit: float,
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    growth: str = "rss",
+) -> Any:
+    """One perturbed float64 result (nested): a sample of what a faithful kernel in `dtype` may return."""
+    mode = Perturb(unit, seed, tiny=smallest(dtype), rounding=Rounding(growth))
+    return _run_perturbed(instance, cast_floating(inputs, torch.float64), mode, None)
+
+
+def _run_perturbed(instance: Instance, wide: Any, mode: Perturb, trace: Trace | None) -> Any:
+    with pinned_backends(), default_dtype(torch.float64), reference_errors("perturbed"):
+        module = _perturbed_reference(instance, mode)
+        moved = _jitter(mode, wide)
+        with widened(), trace or nullcontext(), mode:
+            return call(module, moved)
+
+
+def source_spread(
+    instance: Instance,
+    inputs: Any,
+    output: int,
+    source: Tensor,
+    unit: float,
+    k: int = RUNS_LARGE,
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """How far rounding moves the values that the index output number `output` was chosen from (float64,
+    like `source`).
+
+    Zero where the source is an input as it came: comparing exact numbers involves no rounding.
+    """
+    wide = cast_floating(inputs, torch.float64)
+    if any(t.numel() == source.numel() and _same_values(t, source) for t in flatten(wide)[0]):
+        return torch.zeros_like(source)
+    largest = 2 * unit * source.abs()
+    for run in range(k):
+        trace = Trace()
+        out = flatten(_run_perturbed(instance, wide, _mode(unit, seed, run, 2 * k, dtype, "auto"), trace))[0]
+        found = trace.selections.get(id(out[output]))
+        if found is None or found[1].source.shape != source.shape:
+            continue
+        difference = (found[1].source - source).abs()
+        largest = torch.maximum(largest, torch.where(difference.isfinite(), difference, 0.0))
+    return largest
+
+
+def _same_values(a: Tensor, b: Tensor) -> bool:
+    """The same multiset of values: `b` is `a` or a permutation of it."""
+    if a.dtype != b.dtype:
+        return False
+    return torch.equal(a.reshape(-1).sort().values.nan_to_num(), b.reshape(-1).sort().values.nan_to_num())
+
+
+def gradient_spread(
+    instance: Instance,
+    inputs: Any,
+    upstream: list[Tensor | None],
+    truth: dict[str, Tensor | None],
+    unit: float,
+    k: int = RUNS,
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    growth: str = "auto",
+) -> dict[str, Spread]:
+    """As `spread`, for the gradients that `oracle.gradients` names; forward and backward are both perturbed.
+
+    Names whose true gradient is None are absent.
+    """
+    names = [n for n, t in truth.items() if t is not None]
+    expected = [t for t in truth.values() if t is not None]
+    collected = _Collector(expected, unit)
+    run = 0
+    while run < k:
+        mode = _mode(unit, seed, run, k, dtype, growth)
+        moved = _jitter(mode, cast_floating(inputs, torch.float64))
+        shifted = replace(instance, module=_perturbed_reference(instance, mode))
+        found = gradients(shifted, moved, upstream, "float64", mode=mode)
+        seen = [found[n] for n in names]
+        collected.add(
+            [torch.zeros_like(t) if g is None else g for g, t in zip(seen, expected, strict=True)],
+            mode.overflowed,
+        )
+        run += 1
+        k = min(k, RUNS_LARGE) if mode.operations > MANY_OPERATIONS else k
+    return {n: Spread([s], [d]) for n, s, d in zip(names, collected.spread, collected.disagree, strict=True)}

@@ -1,0 +1,463 @@
+"""The judge's handle on a suspect: requests in, checked answers or a `SuspectError` out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import stat
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import randbits
+from typing import TYPE_CHECKING, Any
+
+from lethe.verifier import channel, sandbox, structure
+from lethe.verifier.answers import Built, OutputMeta, RunReport, parse_built, parse_reports
+from lethe.verifier.channel import Arena, GarbageError, GoneError, LateError
+from lethe.verifier.sandbox import Isolation, Limits
+from lethe.verifier.verdict import Status
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lethe.verifier.problem import Candidate
+    from lethe.verifier.server import ServerProcess
+
+__all__ = ["Built", "Isolation", "Limits", "OutputMeta", "RunReport", "Suspect", "SuspectError"]
+
+STATUS_GRACE_SECONDS = 0.2
+"""After an end of file the true exit status is waited for so long."""
+CLOSE_SECONDS = 5.0
+"""A killed process group has been seen to take 50 ms to go."""
+MIN_ARENA = 1 << 20
+MAX_ARENAS = 64
+"""A suspect asks for a further arena when its results outgrow the last; each is twice as large."""
+MAX_MESSAGE = 600
+TAIL_BYTES = 2000
+
+_MAY_REPORT = frozenset(
+    {
+        Status.MALFORMED_CANDIDATE,
+        Status.IMPORT_FAILED,
+        Status.BUILD_FAILED,
+        Status.COMPILE_FAILED,
+        Status.RUN_FAILED,
+        Status.WRONG_TYPE,
+        Status.OUT_OF_MEMORY,
+        Status.CRASHED,
+        Status.RESOURCE_LIMIT,
+        Status.TIMED_OUT,
+        Status.EXECUTOR_FAILED,
+        Status.HARNESS_FAILED,
+    }
+)
+"""Statuses that a suspect may give as the outcome of a request."""
+
+
+class SuspectError(Exception):
+    """A request that got no usable answer.
+
+    `status` says what kind of end it was, `message` says it in one sentence, `stage` is the
+    request (``"load"``, ``"build"``, ``"run"``...). `alive` tells whether the suspect can be
+    asked again.
+    """
+
+    def __init__(self, status: Status, message: str, stage: str, alive: bool = False) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+        self.stage = stage
+        self.alive = alive
+
+
+@dataclass
+class _Exit:
+    """How the candidate's process ended, as its init told."""
+
+    code: int
+    seconds: float
+
+    @property
+    def signum(self) -> int:
+        return os.WTERMSIG(self.code) if os.WIFSIGNALED(self.code) else 0
+
+    def __str__(self) -> str:
+        if self.signum:
+            return f"signal {self.signum} ({_signal_name(self.signum)})"
+        return f"exit {os.waitstatus_to_exitcode(self.code)}"
+
+
+@dataclass
+class Suspect:
+    """One candidate in its own process. Every method raises SuspectError and nothing else on its account."""
+
+    candidate: Candidate
+    limits: Limits
+    scratch: Path
+    isolation: Isolation = field(default_factory=dict)
+    """What the host allowed: mechanism -> True, or a sentence beginning with "refused" or "off"."""
+    _socket: socket.socket = field(repr=False, kw_only=True)
+    _lifeline: int = field(repr=False, kw_only=True)
+    _status: int = field(repr=False, kw_only=True)
+    _asked: Arena | None = field(default=None, repr=False)
+    _answers: list[Arena] = field(default_factory=list, repr=False)
+    _ended: str = ""
+    _exit: _Exit | None = None
+
+    # ------------------------------------------------------------ life
+
+    @classmethod
+    def open(
+        cls,
+        process: ServerProcess,
+        candidate: Candidate,
+        executor: str,
+        limits: Limits,
+        cache_dir: str | os.PathLike[str] | None,
+        hidden: tuple[str, ...],
+    ) -> Suspect:
+        """Have `process` fork a suspect. Raises OSError or ServerLostError."""
+        from lethe.verifier.server import order_for, scratch_base
+
+        scratch = Path(tempfile.mkdtemp(prefix="lethe-suspect-", dir=scratch_base()))
+        cache = Path(cache_dir) if cache_dir is not None else scratch / "builds"
+        ours, theirs = socket.socketpair()
+        lifeline, held = os.pipe2(os.O_CLOEXEC)
+        status, told = os.pipe2(os.O_CLOEXEC)
+        passed = [theirs.fileno(), lifeline, told]
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            for path in (scratch, cache):
+                sandbox.give(path)
+            for name in ("stdout.txt", "stderr.txt"):
+                passed.append(
+                    os.open(scratch / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                )
+            rooms = sandbox.Rooms(str(scratch.resolve()), str(cache.resolve()), hidden)
+            process.fork(order_for(executor, limits, rooms), passed)
+        except BaseException:
+            ours.close()
+            os.close(held)
+            os.close(status)
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        finally:
+            theirs.close()
+            for fd in passed[1:]:
+                os.close(fd)
+        ours.setblocking(False)
+        return cls(candidate, limits, scratch, _socket=ours, _lifeline=held, _status=status)
+
+    def greet(self, seconds: float) -> None:
+        """Wait until the process stands in its sandbox; fills `isolation`."""
+        try:
+            hello = channel.receive_frame(self._socket, 0, time.monotonic() + seconds, self._status)
+            self.isolation = {str(k): v if v is True else str(v) for k, v in hello["isolation"].items()}
+        except (GarbageError, GoneError, LateError, KeyError, AttributeError) as e:
+            tail = self.tail() or "no message"
+            self.close()
+            raise SuspectError(
+                Status.HARNESS_FAILED, f"the sandbox did not start ({e!r}): {tail}", "spawn"
+            ) from e
+
+    def close(self) -> str:
+        """End the process and everything it started; returns how it ended, e.g. ``"exit 3"``, ``"killed"``."""
+        if not self._ended:
+            self._read_exit(0.0)
+            with contextlib.suppress(OSError):
+                os.write(self._lifeline, b"k")
+            os.close(self._lifeline)
+            self._await_sweep()
+            os.close(self._status)
+            self._socket.close()
+            for arena in (self._asked, *self._answers):
+                if arena is not None:
+                    arena.close()
+            self._answers.clear()
+            _remove(self.scratch)
+            self._ended = str(self._exit) if self._exit else "killed"
+        return self._ended
+
+    def __enter__(self) -> Suspect:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self.close()
+
+    def tail(self, stream: str = "stderr") -> str:
+        """The last lines that the candidate wrote to ``stdout`` or ``stderr``."""
+        try:
+            with open(self.scratch / f"{stream}.txt", "rb") as f:
+                f.seek(max(0, os.fstat(f.fileno()).st_size - TAIL_BYTES))
+                return _clean(f.read().decode("utf-8", "replace"), TAIL_BYTES)
+        except OSError:
+            return ""
+
+    # ------------------------------------------------------------ requests
+
+    def load(self) -> dict[str, Any]:
+        """Execute the candidate's source. Returns ``{"entry", "classes", "functions", "elapsed"}``."""
+        answer = self._ask(
+            "load",
+            {
+                "source": self.candidate.source,
+                "name": self.candidate.name,
+                "entry": self.candidate.entry,
+                "kind": self.candidate.kind,
+            },
+        )
+        return {k: answer.get(k) for k in ("entry", "classes", "functions", "elapsed")}
+
+    def build(
+        self,
+        init: Any,
+        seed: int,
+        *,
+        dtype: str = "float32",
+        sizes: dict[str, int] | None = None,
+        state: dict[str, Tensor] | None = None,
+        train: bool = False,
+    ) -> Built:
+        """Construct the candidate right after ``torch.manual_seed(seed)``.
+
+        `init` is a list of arguments or a dict of keywords. `sizes` are replaced in the candidate's
+        own source first (site names of `sites.find_sites`). `state` is copied into parameters and
+        buffers of the same name and exact shape. Floating parameters are cast to `dtype`.
+        """
+        given, skeleton = structure.flatten(init)
+        names = list(state or {})
+        tensors = given + [state[n] for n in names] if state else given
+        answer = self._ask(
+            "build",
+            {
+                "init": skeleton,
+                "given": len(given),
+                "seed": seed,
+                "dtype": dtype,
+                "sizes": dict(sizes or {}),
+                "state": names,
+                "train": train,
+            },
+            tensors,
+        )
+        return self._decode("build", lambda: parse_built(answer, self._answers))
+
+    def run(
+        self,
+        inputs: Any,
+        *,
+        times: int = 1,
+        upstream: list[Tensor | None] | None = None,
+        need_inputs_after: bool = False,
+        hold: str | None = None,
+        guard: bool = True,
+        between: int = 0,
+        mode: str | None = None,
+    ) -> list[RunReport]:
+        """Call the candidate `times` times on `inputs` (a list of arguments, or a dict of keywords).
+
+        Each tensor is rebuilt for each call, with its own stride pattern, inside a poisoned guard
+        zone. With `upstream` (one gradient or None per output tensor) gradients are returned too.
+        `hold` keeps the first call's outputs alive under that name for `read`. `between` puts so
+        many unrelated allocations between calls. On CUDA `mode` may be ``"stream"`` (a second
+        stream) or ``"graph"`` (replay of a captured graph).
+        """
+        tensors, skeleton = structure.flatten(inputs)
+        gradients = [g for g in upstream or [] if g is not None]
+        answer = self._ask(
+            "run",
+            {
+                "inputs": skeleton,
+                "given": len(tensors),
+                "times": times,
+                "upstream": None if upstream is None else [g is not None for g in upstream],
+                "need_inputs_after": need_inputs_after,
+                "hold": hold,
+                "guard": guard,
+                "between": between,
+                "mode": mode,
+            },
+            tensors + gradients,
+        )
+        return self._decode("run", lambda: parse_reports(answer, self._answers, times))
+
+    def read(self, name: str) -> Any:
+        """Present values of the outputs held under `name`."""
+        answer = self._ask("read", {"name": name})
+
+        def decode() -> Any:
+            tensors = channel.decode_tensors(channel.parse_metas(answer.get("tensors")), self._answers)
+            return structure.unflatten(tensors, answer.get("outputs"))
+
+        return self._decode("read", decode)
+
+    def resources(self, target: str) -> list[dict[str, Any]]:
+        """What `executors.resources` tells about the candidate's kernels compiled for `target`."""
+        answer = self._ask("resources", {"target": target})
+        found = answer.get("resources")
+        if not isinstance(found, list) or not all(isinstance(x, dict) for x in found):
+            raise self._garbage("resources", "resources that are no list of objects")
+        return found
+
+    # ------------------------------------------------------------ talking
+
+    def _ask(
+        self, stage: str, request: dict[str, Any], tensors: list[Tensor] | None = None
+    ) -> dict[str, Any]:
+        if self._ended:
+            raise SuspectError(Status.CRASHED, f"the suspect has ended already ({self._ended})", stage)
+        deadline = time.monotonic() + self.limits.wall_seconds
+        nonce = randbits(64)
+        try:
+            if channel.pending(self._socket):
+                raise GarbageError("bytes that nobody asked for")
+            fds = self._place(tensors or [], request)
+            channel.send_frame(self._socket, nonce, {"op": stage, **request}, deadline, fds)
+            while True:
+                answer = channel.receive_frame(self._socket, nonce, deadline, self._status)
+                if "grow" not in answer:
+                    break
+                fds = (self._grow(answer["grow"], stage).fd,)
+                channel.send_frame(self._socket, nonce, {"size": self._answers[-1].size}, deadline, fds)
+        except GarbageError as e:
+            raise self._garbage(stage, str(e)) from None
+        except GoneError:
+            raise self._death(stage) from None
+        except LateError:
+            self.close()
+            message = f"no answer to {stage} within {self.limits.wall_seconds:g} s"
+            raise SuspectError(Status.TIMED_OUT, message, stage) from None
+        except (ValueError, OSError, MemoryError) as e:
+            self.close()
+            raise SuspectError(Status.HARNESS_FAILED, f"{stage} could not be asked: {e}", stage) from e
+        if answer.get("ok") is True:
+            return answer
+        raise self._refusal(stage, answer)
+
+    def _place(self, tensors: list[Tensor], request: dict[str, Any]) -> tuple[int, ...]:
+        """Write `tensors` to the request's arena; returns the descriptors that the suspect has not seen."""
+        size = channel.packed_size(tensors)
+        fds: list[int] = []
+        if self._asked is None or self._asked.size < size:
+            if self._asked is not None:
+                self._asked.close()
+            self._asked = Arena.create(max(size, MIN_ARENA), suspect_writes=False)
+            fds.append(self._asked.fd)
+        if len(self._answers) > 1:
+            for arena in self._answers[:-1]:
+                arena.close()
+            del self._answers[:-1]
+        metas = channel.write_tensors(tensors, self._asked)
+        request["tensors"] = [m.to_json() for m in metas]
+        request["asked"] = self._asked.size if fds else 0
+        return tuple(fds)
+
+    def _grow(self, wanted: Any, stage: str) -> Arena:
+        held = sum(a.size for a in self._answers)
+        if (
+            type(wanted) is not int
+            or not 0 < wanted <= channel.MAX_EXTENT
+            or len(self._answers) >= MAX_ARENAS
+        ):
+            raise GarbageError("an impossible request for memory")
+        if held + wanted > self.limits.memory_bytes:
+            self.close()
+            message = f"the results take more than the {self.limits.memory_bytes} bytes allowed"
+            raise SuspectError(Status.OUT_OF_MEMORY, message, stage)
+        room = min(max(wanted, 2 * held, MIN_ARENA), max(wanted, self.limits.memory_bytes - held))
+        self._answers.append(Arena.create(room, suspect_writes=True))
+        return self._answers[-1]
+
+    def _decode(self, stage: str, parse: Any) -> Any:
+        try:
+            return parse()
+        except MemoryError as e:
+            self.close()
+            raise SuspectError(Status.HARNESS_FAILED, "the judge has no memory for the results", stage) from e
+        except Exception as e:
+            raise self._garbage(stage, str(e)) from e
+
+    # ------------------------------------------------------------ ends
+
+    def _garbage(self, stage: str, what: str) -> SuspectError:
+        self.close()
+        return SuspectError(Status.GARBAGE, f"the suspect sent {_clean(what, 200)}", stage)
+
+    def _refusal(self, stage: str, answer: dict[str, Any]) -> SuspectError:
+        status, message = answer.get("status"), answer.get("message")
+        if not isinstance(status, str) or status not in _MAY_REPORT or not isinstance(message, str):
+            return self._garbage(stage, "an answer that is neither a result nor a known refusal")
+        return SuspectError(Status(status), _clean(message, MAX_MESSAGE), stage, alive=True)
+
+    def _death(self, stage: str) -> SuspectError:
+        self._read_exit(STATUS_GRACE_SECONDS)
+        tail = self.tail().strip().splitlines()
+        last = f"; last words: {tail[-1]}" if tail else ""
+        exit_ = self._exit
+        self.close()
+        if exit_ is None:
+            return SuspectError(Status.CRASHED, f"the connection closed during {stage}{last}", stage)
+        if exit_.signum == signal.SIGXCPU or (
+            exit_.signum == signal.SIGKILL and exit_.seconds >= self.limits.cpu_seconds
+        ):
+            message = f"used more than {self.limits.cpu_seconds} s of processor time during {stage}"
+            return SuspectError(Status.TIMED_OUT, message, stage)
+        if exit_.signum == signal.SIGABRT and "bad_alloc" in last:
+            return SuspectError(Status.OUT_OF_MEMORY, f"memory ran out during {stage}{last}", stage)
+        return SuspectError(Status.CRASHED, f"the process ended with {exit_} during {stage}{last}", stage)
+
+    def _read_exit(self, seconds: float) -> None:
+        if self._exit is not None or not select.select([self._status], [], [], seconds)[0]:
+            return
+        body = os.read(self._status, 4096)
+        if body:
+            code, used = json.loads(body)
+            self._exit = _Exit(code, used)
+
+    def _await_sweep(self) -> None:
+        """The init holds the status pipe until everything below it is dead."""
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([self._status], [], [], left)[0] and not os.read(self._status, 4096):
+                return
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def _clean(text: str, limit: int) -> str:
+    """Printable characters only, cut to `limit`."""
+    shown = "".join(
+        c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text[: 4 * limit]
+    )
+    return shown if len(shown) <= limit else shown[:limit] + "..."
+
+
+def _remove(path: Path) -> None:
+    """Delete a scratch directory, also one that the candidate made unreadable."""
+
+    def retry(function: Any, name: str, _: Any) -> None:
+        try:
+            os.chmod(os.path.dirname(name), stat.S_IRWXU)
+            os.chmod(name, stat.S_IRWXU)
+            function(name)
+        except OSError:
+            pass
+
+    shutil.rmtree(path, onerror=retry)
+    if path.exists():
+        shutil.rmtree(path, ignore_errors=True)

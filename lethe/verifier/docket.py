@@ -1,0 +1,219 @@
+"""Everything about one problem that does not depend on who is judged.
+
+The docket owns the reference: its sizes, its draws, its float64 oracle and bands.
+All candidates of one problem share it, so that judging another one costs little.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lethe.verifier import inputs, memory, oracle, profiling, shapes, shrink, tolerance
+from lethe.verifier.fairness import is_vacuous
+from lethe.verifier.gates.base import SkipCase
+from lethe.verifier.problem import Instance, Problem, ProblemError, instantiate
+from lethe.verifier.settings import Settings
+from lethe.verifier.structure import Skeleton, flatten, map_tensors, paths
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lethe.verifier.profiling import OperatorProfile
+    from lethe.verifier.tolerance import Band
+
+Sizes = dict[str, int]
+
+QUICK_SHAPES = 6
+"""Sizes tried in quick mode; the most telling come first."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One drawn set of inputs at one set of sizes."""
+
+    id: str
+    kind: str
+    seed: int
+    sizes: Sizes
+    inputs: list[Any]
+    """Nested list of tensors (float32 where floating) and scalars, on the docket's device."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the reference says about one case."""
+
+    skeleton: Skeleton
+    names: list[str]
+    """Readable path of each output tensor."""
+    expected: list[Tensor]
+    """float64 outputs (discrete outputs keep their dtype)."""
+    working: list[Tensor]
+    """The reference's own working-precision outputs."""
+    bands: list[Band]
+
+
+class Docket:
+    """The reference side of a trial. Raises ProblemError if the reference cannot be used."""
+
+    def __init__(self, problem: Problem, settings: Settings) -> None:
+        self.problem = problem
+        self.settings = settings
+        budget = settings.budget
+        self.shrunk = shrink.shrink(problem, budget.reference_seconds, budget.reference_bytes)
+        self.base: Sizes = dict(self.shrunk.sizes)
+        self._instances: OrderedDict[tuple[Any, ...], Instance] = OrderedDict()
+        self._cases: dict[tuple[Any, ...], Case | str] = {}
+        self._truths: OrderedDict[tuple[Any, ...], Truth] = OrderedDict()
+        self._memo: dict[str, Any] = {}
+        normal = self.case("normal", settings.seed)
+        first, _ = flatten(oracle.run_working(self.instance(), normal.inputs))
+        if not first:
+            raise ProblemError(f"{problem.name}: the reference returns no tensor, so there is nothing to compare")
+        self.vacuous = is_vacuous(first) or self._ignores_input()
+
+    def instance(self, sizes: Sizes | None = None) -> Instance:
+        """The reference built at `sizes` (default: the base sizes)."""
+        sizes = self.base if sizes is None else sizes
+        key = _key(sizes)
+        if key not in self._instances:
+            self._instances[key] = instantiate(
+                self.problem, sizes, seed=self.settings.seed, device=self.settings.device
+            )
+            _trim(self._instances, 12)
+        self._instances.move_to_end(key)
+        return self._instances[key]
+
+    def case(self, kind: str, seed: int, which: int | None = None, sizes: Sizes | None = None) -> Case:
+        """Draw inputs of a kind; raises SkipCase with the reason when the domain does not allow it."""
+        sizes = self.base if sizes is None else sizes
+        key = (kind, seed, which, _key(sizes))
+        if key not in self._cases:
+            name = kind if which is None else f"{kind}:input{which}"
+            try:
+                drawn = inputs.draw(self.instance(sizes), kind, seed, which)
+                self._cases[key] = Case(name, kind, seed, sizes, drawn)
+            except inputs.IllegalDraw as e:
+                self._cases[key] = str(e)
+        found = self._cases[key]
+        if isinstance(found, str):
+            raise SkipCase(found)
+        return found
+
+    def truth(self, case: Case, dtype: str = "float32") -> Truth:
+        """Oracle, working-precision outputs and bands of a case (cached)."""
+        key = (id(case.inputs), dtype)
+        if key not in self._truths:
+            self._truths[key] = self._evaluate(case, dtype)
+            _trim(self._truths, 160)
+        return self._truths[key]
+
+    def _evaluate(self, case: Case, dtype: str) -> Truth:
+        instance = self.instance(case.sizes)
+        drawn = cast_floating(case.inputs, dtype)
+        working, skeleton = flatten(oracle.run_working(instance, drawn, dtype=dtype))
+        expected, _ = flatten(oracle.run_float64(instance, drawn))
+        bands = tolerance.bands(
+            instance,
+            drawn,
+            expected,
+            working,
+            kind=case.kind,
+            dtype=dtype,
+            profile=self.settings.profile,
+            operator=self.operator,
+        )
+        return Truth(skeleton, paths(skeleton), expected, working, bands)
+
+    @property
+    def operator(self) -> OperatorProfile:
+        """What kind of operator the reference is, found by tracing it (cached)."""
+        return self.operator_at(self.case("normal", self.settings.seed))
+
+    def operator_at(self, case: Case) -> OperatorProfile:
+        """The same at the sizes of `case`, whose reductions may be longer."""
+        key = f"operator:{_key(case.sizes)}"
+        if key not in self._memo:
+            self._memo[key] = profiling.profile_operator(self.instance(case.sizes), case.inputs)
+        return self._memo[key]
+
+    @property
+    def shape_cases(self) -> list[shapes.ShapeCase]:
+        """Other sizes at which every candidate of this problem is tried (cached)."""
+        if "shapes" not in self._memo:
+            model = shapes.size_model(self.problem, self.base)
+            limit = QUICK_SHAPES if self.settings.quick else shapes.MAX_CASES
+            self._memo["shapes"] = shapes.shape_cases(
+                self.problem, model, self.base, budget=self.settings.budget.case_elements, limit=limit
+            )
+        return self._memo["shapes"]
+
+    @property
+    def floating(self) -> list[int]:
+        """Positions, among the input tensors, of those with a floating dtype."""
+        tensors, _ = flatten(self.case("normal", self.settings.seed).inputs)
+        return [i for i, t in enumerate(tensors) if t.is_floating_point()]
+
+    @property
+    def varies(self) -> bool:
+        """True if the reference does not return the same bytes twice (fairness rules 2 and 3)."""
+        if "varies" not in self._memo:
+            case = self.case("normal", self.settings.seed)
+            a, b = (flatten(oracle.run_working(self.instance(), case.inputs))[0] for _ in range(2))
+            self._memo["varies"] = not all(same_bytes(x, y) for x, y in zip(a, b, strict=True))
+        return self._memo["varies"]
+
+    @property
+    def reference_memory(self) -> tuple[set[int], dict[int, set[str]]]:
+        """Inputs that the reference writes, and what each of its outputs shares memory with."""
+        if "memory" not in self._memo:
+            case = self.case("normal", self.settings.seed)
+            self._memo["memory"] = memory.observe(self.instance(), case.inputs)
+        return self._memo["memory"]
+
+    def _ignores_input(self) -> bool:
+        """Fairness rule 25: an output that no input moves proves nothing."""
+        outs = []
+        for seed in (self.settings.seed, self.settings.seed + 1):
+            try:
+                case = self.case("normal", seed)
+            except SkipCase:
+                return False
+            outs.append(flatten(oracle.run_working(self.instance(), case.inputs))[0])
+        return all(a.shape == b.shape and same_bytes(a, b) for a, b in zip(*outs, strict=True))
+
+
+def cast_floating(value: Any, dtype: str) -> Any:
+    """Cast the floating tensors of a nested value to `dtype`; others are left alone."""
+    import torch
+
+    target = getattr(torch, dtype)
+    return map_tensors(value, lambda t: t.to(target) if t.is_floating_point() else t)
+
+
+def same_bytes(a: Tensor, b: Tensor) -> bool:
+    """Bit-for-bit equality, NaN payloads included."""
+    import torch
+
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.numel() == 0:
+        return True
+    return torch.equal(_bytes(a), _bytes(b))
+
+
+def _bytes(t: Tensor) -> Tensor:
+    import torch
+
+    return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _key(sizes: Sizes) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(sizes.items()))
+
+
+def _trim(cache: OrderedDict[Any, Any], limit: int) -> None:
+    while len(cache) > limit:
+        cache.popitem(last=False)

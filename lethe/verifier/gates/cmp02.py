@@ -1,0 +1,121 @@
+"""CMP-02, gradient: do all input and parameter gradients agree with the reference's float64 gradient?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lethe.verifier import conditioning, oracle, tolerance
+from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet
+from lethe.verifier.trial import value_finding
+from lethe.verifier.verdict import Finding, GateResult, Reason, Status
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lethe.verifier.custody import RunReport
+    from lethe.verifier.docket import Case
+    from lethe.verifier.trial import Trial
+
+SEEDS = 2
+
+
+def run(trial: Trial) -> GateResult:
+    """Non-uniform upstream gradients; every floating input and every parameter.
+
+    A candidate whose outputs carry no gradient at all is forward only: `backward` on it raises,
+    which is loud, so the contract does not apply. One that carries a gradient must carry a right one.
+    """
+    docket, sheet = trial.docket, Sheet("CMP-02")
+    if not any(t.is_floating_point() for t in docket.truth(docket.case("normal", trial.settings.seed)).working):
+        raise NotApplicable(Reason.DISCRETE_OUTPUT, "no output is floating point")
+    for k in range(SEEDS):
+        case = replace(docket.case("normal", trial.settings.seed + 21 + k), id=f"gradient:{k}")
+        upstream = _upstream(docket.truth(case).working, case.seed)
+        trial.upstreams[case.id] = upstream
+        try:
+            truth = oracle.gradients(docket.instance(case.sizes), case.inputs, upstream, "float64")
+        except oracle.ReferenceFailed as e:
+            raise NotApplicable(Reason.NO_GRADIENT, f"the reference has no gradient: {e}") from e
+        if not any(g is not None for g in truth.values()):
+            raise NotApplicable(Reason.NO_GRADIENT, "no gradient reaches any input or parameter of the reference")
+        try:
+            report = trial.run(case, upstream=[u.cpu() if u is not None else None for u in upstream])[0]
+        except CandidateStopped as e:
+            if e.status is Status.RUN_FAILED:
+                raise NotApplicable(Reason.FORWARD_ONLY, f"backward raises, which is loud: {e.message}") from e
+            sheet.halt(case.id, e)
+            continue
+        if not any(m.requires_grad for m in report.meta):
+            raise NotApplicable(Reason.FORWARD_ONLY, "the candidate's outputs carry no gradient")
+        sheet.add(_compare(trial, case, upstream, truth, report, sheet))
+    return sheet.result()
+
+
+def _upstream(working: list[Tensor], seed: int) -> list[Tensor | None]:
+    """Random, non-uniform upstream gradients; a uniform one hides a gradient that is only right on average."""
+    import torch
+
+    g = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(t.shape, generator=g, dtype=torch.float32).to(t.device) if t.is_floating_point() else None
+        for t in working
+    ]
+
+
+def _compare(
+    trial: Trial,
+    case: Case,
+    upstream: list[Tensor | None],
+    truth: dict[str, Tensor | None],
+    report: RunReport,
+    sheet: Sheet,
+) -> list[Finding]:
+    import torch
+
+    docket = trial.docket
+    instance = docket.instance(case.sizes)
+    working = oracle.gradients(instance, case.inputs, upstream, "float32")
+    names = [n for n, g in truth.items() if g is not None]
+    expected = [truth[n] for n in names]
+    spread = conditioning.gradient_spread(instance, case.inputs, upstream, truth, tolerance.UNIT["float32"])
+    findings = []
+    for name, e in zip(names, expected, strict=True):
+        assert e is not None
+        got = (report.grads or {}).get(name)
+        if got is None:
+            if bool((e != 0).any()):
+                findings.append(
+                    Finding(
+                        case=case.id,
+                        seed=case.seed,
+                        channel="T",
+                        mechanism="missing_gradient",
+                        output=f"grad:{name}",
+                        message=f"no gradient reaches {name}; the reference's is not zero",
+                    )
+                )
+            continue
+        if got.shape != e.shape:
+            findings.append(
+                Finding(
+                    case=case.id,
+                    seed=case.seed,
+                    channel="T",
+                    mechanism="shape",
+                    output=f"grad:{name}",
+                    message=f"the gradient of {name} has shape {tuple(got.shape)}, expected {tuple(e.shape)}",
+                )
+            )
+            continue
+        own = working.get(name)
+        band = tolerance.gradient_band(
+            e, own if own is not None else torch.zeros_like(e), spread[name], profile=trial.settings.profile,
+            operator=docket.operator,
+        )
+        c = tolerance.compare(got, e, band)
+        sheet.worst("worst_ratio", c.ratio)
+        if c.ratio > 1.0:
+            findings.append(value_finding(case, f"grad:{name}", c, 1.0))
+    return findings
+

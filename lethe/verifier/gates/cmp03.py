@@ -1,0 +1,72 @@
+"""CMP-03, shape polymorphism: other sizes and layouts. Rejecting and computing wrongly are told apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lethe.verifier import inputs
+from lethe.verifier.docket import Case
+from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet, SkipCase
+from lethe.verifier.problem import ProblemError
+from lethe.verifier.verdict import Blame, Finding, GateResult, Reason, Status
+
+if TYPE_CHECKING:
+    from lethe.verifier.trial import Trial
+
+
+def run(trial: Trial) -> GateResult:
+    """Sizes 1, odd, prime and above one tile; strided and offset views of the reference's own inputs."""
+    docket, sheet = trial.docket, Sheet("CMP-03")
+    cases = docket.shape_cases
+    if not cases:
+        raise NotApplicable(Reason.NO_FREE_DIMENSION, "no size can be varied without breaking the reference")
+    for shape in cases:
+        label = f"shape:{shape.id}"
+        try:
+            case = replace(docket.case("normal", trial.settings.seed + 31, sizes=shape.sizes), id=label)
+        except (SkipCase, ProblemError) as e:
+            sheet.skip(label, str(e))
+            continue
+        _one(trial, sheet, case)
+    base = docket.case("normal", trial.settings.seed + 31)
+    for name, laid_out in inputs.layouts(base.inputs):
+        _one(trial, sheet, replace(base, id=f"layout:{name}", inputs=laid_out))
+    return sheet.result()
+
+
+def _one(trial: Trial, sheet: Sheet, case: Case) -> None:
+    try:
+        report = trial.run(case)[0]
+    except CandidateStopped as e:
+        if e.blame is Blame.CANDIDATE and e.status in (Status.RUN_FAILED, Status.BUILD_FAILED, Status.COMPILE_FAILED):
+            sheet.add([_rejects(case, e.message)])
+        else:
+            sheet.halt(case.id, e)
+        return
+    found = trial.check_value(case, report, sheet)
+    if not report.guards_intact:
+        found.append(_out_of_bounds(case))
+    sheet.add(found)
+
+
+def _rejects(case: Case, message: str) -> Finding:
+    return Finding(
+        case=case.id,
+        seed=case.seed,
+        channel="T",
+        mechanism="rejects",
+        message=f"a legal {case.id.split(':')[0]} is refused: {message}",
+        extra={"sizes": case.sizes},
+    )
+
+
+def _out_of_bounds(case: Case) -> Finding:
+    return Finding(
+        case=case.id,
+        seed=case.seed,
+        channel="T",
+        mechanism="out_of_bounds_write",
+        message="the kernel wrote outside its buffers: a guard zone was overwritten",
+        extra={"sizes": case.sizes},
+    )

@@ -1,0 +1,130 @@
+"""EXC-01, non-finite propagation: do the NaN, +Inf and -Inf masks of the outputs agree?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lethe.verifier import fairness, inputs, oracle, semantics
+from lethe.verifier.gates.base import NotApplicable, Sheet, SkipCase, first_of_each
+from lethe.verifier.structure import flatten
+from lethe.verifier.trial import structure_finding
+from lethe.verifier.verdict import Finding, GateResult, Reason
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lethe.verifier.custody import RunReport
+    from lethe.verifier.docket import Case
+    from lethe.verifier.trial import Trial
+
+VALUES = {"nan": float("nan"), "+inf": float("inf"), "-inf": float("-inf")}
+PLACEMENTS = ("first", "last", "interior", "whole_row", "tile_edges")
+QUICK_INF_PLACEMENTS = ("interior", "tile_edges")
+"""Infinities follow the same data path as NaN; the quick set keeps one element and the tile edges."""
+
+
+def run(trial: Trial) -> GateResult:
+    """Each value at each placement in each floating input of the reference."""
+    docket = trial.docket
+    if not docket.floating:
+        raise NotApplicable(Reason.NO_FLOATING_INPUT, "no input is floating point")
+    sheet = Sheet("EXC-01")
+    for which in docket.floating:
+        for label, value in VALUES.items():
+            placements = QUICK_INF_PLACEMENTS if trial.settings.quick and label != "nan" else PLACEMENTS
+            for placement in placements:
+                name = f"{label}:input{which}:{placement}"
+                trial.try_case(
+                    sheet,
+                    lambda w=which, v=value, p=placement, n=name: _draw(trial, w, v, p, n),
+                    name,
+                    lambda case, report: check(trial, case, report, sheet),
+                )
+    sheet.findings = first_of_each(sheet.findings)
+    return sheet.result()
+
+
+def _draw(trial: Trial, which: int, value: float, placement: str, name: str) -> Case:
+    docket = trial.docket
+    base = docket.case("normal", trial.settings.seed + 41)
+    try:
+        placed = inputs.place_nonfinite(docket.instance(), base.inputs, which, value, placement)
+    except inputs.IllegalDraw as e:
+        raise SkipCase(str(e)) from e
+    return replace(base, id=name, kind="nonfinite", inputs=placed)
+
+
+def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Finding]:
+    """Compare the three masks where all oracles agree (fairness rules 5 to 8 and 30)."""
+    docket = trial.docket
+    truth = docket.truth(case)
+    got, skeleton = flatten(report.outputs)
+    mismatch = structure_finding(case, truth, got, skeleton)
+    if mismatch is not None:
+        return [mismatch]
+    absorbing, _ = flatten(oracle.zero_absorbing(docket.instance(case.sizes), case.inputs))
+    findings = []
+    for i, name in enumerate(truth.names):
+        if not truth.working[i].is_floating_point():
+            continue
+        chargeable = fairness.chargeable_nonfinite(truth.expected[i], truth.working[i], absorbing[i])
+        sheet.worst("chargeable_share", float(chargeable.double().mean()) if chargeable.numel() else 0.0)
+        findings += _masks(trial, case, name, truth.working[i].cpu(), got[i].cpu(), chargeable.cpu())
+    return findings
+
+
+def _masks(
+    trial: Trial, case: Case, name: str, want: Tensor, got: Tensor, chargeable: Tensor
+) -> list[Finding]:
+    import torch
+
+    finite, nan = torch.isfinite(got), torch.isnan(got)
+    by_mechanism = {
+        "swallowed": ~torch.isfinite(want) & finite,
+        "minted": torch.isfinite(want) & ~finite,
+        "nan_for_inf": torch.isinf(want) & nan,
+        "inf_for_nan": torch.isnan(want) & torch.isinf(got),
+        "wrong_sign": torch.isinf(want) & torch.isinf(got) & (torch.sign(want) != torch.sign(got)),
+    }
+    if docket_convolution(trial):
+        by_mechanism = {"swallowed": by_mechanism["swallowed"]}
+    findings = []
+    for mechanism, mask in by_mechanism.items():
+        mask = mask & chargeable
+        if not bool(mask.any()):
+            continue
+        where = tuple(int(v) for v in mask.nonzero()[0])
+        e, g = float(want[where]), float(got[where])
+        maxnum = mechanism == "swallowed" and semantics.drops_nan(trial.candidate.source)
+        findings.append(
+            Finding(
+                case=case.id,
+                seed=case.seed,
+                channel="T",
+                mechanism=mechanism,
+                output=name,
+                where=where,
+                metric=float(int(mask.sum())),
+                expected=e,
+                got=g,
+                message=f"{int(mask.sum())} of {mask.numel()} elements {_SAYS[mechanism]}: "
+                f"{name}{list(where)} is {g:g}, the reference gives {e:g}",
+                extra={"maxnum": maxnum},
+            )
+        )
+    return findings
+
+
+_SAYS = {
+    "swallowed": "are finite where the reference is not",
+    "minted": "are not finite where the reference is",
+    "nan_for_inf": "are NaN where the reference is infinite",
+    "inf_for_nan": "are infinite where the reference is NaN",
+    "wrong_sign": "have the other infinity",
+}
+
+
+def docket_convolution(trial: Trial) -> bool:
+    """Transform-domain convolution mixes neighbours, so only a swallowed value is charged (rule 29)."""
+    return trial.docket.operator.convolution

@@ -1,0 +1,43 @@
+"""ORD-01, reduction order, and ORD-03, cancellation: is the error one a legal summation order can produce?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lethe.verifier.gates.base import NotApplicable, Sheet
+from lethe.verifier.verdict import Finding, GateResult, Reason
+
+if TYPE_CHECKING:
+    from lethe.verifier.custody import RunReport
+    from lethe.verifier.docket import Case
+    from lethe.verifier.trial import Trial
+
+ORDER_KINDS = ("mixed", "one_signed", "sorted")
+CANCELLING_KINDS = ("cancelling",)
+RELAXATION = 4.0
+"""ORD-03 is a backstop: a blocked order may lose up to two more bits than the bound's model order."""
+
+
+def run(trial: Trial) -> GateResult:
+    return _sums("ORD-01", ORDER_KINDS, 1.0, trial)
+
+
+def run_cancellation(trial: Trial) -> GateResult:
+    return _sums("ORD-03", CANCELLING_KINDS, RELAXATION, trial)
+
+
+def _sums(gate: str, kinds: tuple[str, ...], relax: float, trial: Trial) -> GateResult:
+    if trial.docket.operator.reduction_length < 2:
+        raise NotApplicable(Reason.NOT_A_REDUCTION, "no output element depends on more than one term")
+    sheet = Sheet(gate)
+    seed = trial.settings.seed + 11
+
+    def check(case: Case, report: RunReport) -> list[Finding]:
+        return trial.check_value(case, report, sheet, relax=relax)
+
+    for kind in kinds:
+        for k in range(1 if trial.settings.quick else 2):
+            trial.try_case(
+                sheet, lambda kind=kind, k=k: trial.docket.case(kind, seed + k), f"{kind}:{k}", check
+            )
+    return sheet.result()

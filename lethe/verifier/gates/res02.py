@@ -1,0 +1,44 @@
+"""RES-02, resources: does each launched kernel, once compiled, fit the target?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet
+from lethe.verifier.verdict import Finding, GateResult, Reason
+
+if TYPE_CHECKING:
+    from lethe.verifier.trial import Trial
+
+TARGETS = ("sm_90", "sm_100")
+
+
+def run(trial: Trial) -> GateResult:
+    """Compile every specialisation that was launched, for both targets; no GPU is needed."""
+    if trial.candidate.language != "triton":
+        raise NotApplicable(Reason.NO_COMPILED_ARTIFACT, f"a {trial.candidate.language} candidate compiles no kernel")
+    sheet = Sheet("RES-02")
+    docket = trial.docket
+    trial.run(docket.case("normal", trial.settings.seed))
+    for target in TARGETS:
+        try:
+            kernels = trial.resources(target)
+        except CandidateStopped as e:
+            sheet.skip(target, f"{e.status}: {e.message}")
+            sheet.stopped.append(e)
+            continue
+        if not kernels:
+            sheet.skip(target, "no launched kernel was recorded")
+        for k in kernels:
+            label = f"{k['name']}:{target}"
+            for column in ("registers", "shared_bytes", "spill_bytes", "tmem_columns"):
+                sheet.worst(f"{target}:{column}", float(k.get(column) or 0))
+            sheet.add(
+                [
+                    Finding(case=label, channel="T", mechanism="resources", message=problem, extra=dict(k))
+                    for problem in k["violations"]
+                ]
+            )
+    if not sheet.cases and not sheet.stopped:
+        raise NotApplicable(Reason.NO_COMPILED_ARTIFACT, "no launched kernel was recorded")
+    return sheet.result()

@@ -1,0 +1,313 @@
+"""The judge: from a problem and a candidate to a verdict.
+
+The judge never imports or executes candidate code; it asks a suspect process, which sees inputs
+only. Whatever the suspect does ends in a typed status or a finding, never in an exception here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lethe.verifier import catalog, integrity
+from lethe.verifier.counterexample import write_counterexample
+from lethe.verifier.docket import Docket
+from lethe.verifier.gates import GATES
+from lethe.verifier.gates.base import CandidateStopped, NotApplicable, SkipCase, not_applicable
+from lethe.verifier.oracle import ReferenceFailed
+from lethe.verifier.problem import (
+    Candidate,
+    CandidateError,
+    OpSpec,
+    Problem,
+    ProblemError,
+    candidate_from_callable,
+    load_candidate,
+    load_problem,
+    problem_from_spec,
+)
+from lethe.verifier.server import SuspectServer
+from lethe.verifier.settings import CUDA_BUDGET, Budget, Settings, choose_executor
+from lethe.verifier.trial import Trial
+from lethe.verifier.verdict import Blame, GateResult, GateStatus, Reason, Status, Verdict
+
+DOCKETS_KEPT = 6
+"""Problems whose reference side stays in memory; candidates of one problem usually come together."""
+
+
+class Judge:
+    """A warm judge: keeps its fork servers and the reference side of recent problems.
+
+    Args:
+        profile: ``"derived"`` or ``"paper"``.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        seed: first seed of every draw.
+        gates: ids to run; None runs all twelve.
+        quick: fewer draws and placements per gate.
+        budget: limits; by default chosen by the executor.
+        counterexamples: folder for ``<candidate>-<digest>/counterexample.py`` files; None writes none.
+    """
+
+    def __init__(
+        self,
+        *,
+        profile: str = "derived",
+        device: str = "auto",
+        seed: int = 0,
+        gates: Sequence[str] | None = None,
+        quick: bool = False,
+        budget: Budget | None = None,
+        counterexamples: Path | None = None,
+    ) -> None:
+        if profile not in ("derived", "paper"):
+            raise ValueError(f"unknown profile {profile!r}; use derived or paper")
+        for g in gates or ():
+            if g not in catalog.IDS:
+                raise ValueError(f"unknown gate {g!r}; the gates are {', '.join(catalog.IDS)}")
+        self._device = device
+        self._options = dict(profile=profile, seed=seed, quick=quick, gates=tuple(gates) if gates else None)
+        self._budget = budget
+        self._counterexamples = counterexamples
+        self._server = SuspectServer()
+        self._dockets: OrderedDict[tuple[str, str], Docket] = OrderedDict()
+        self._caches = tempfile.TemporaryDirectory(prefix="lethe-cache-")
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the fork servers and remove the build caches."""
+        self._server.close()
+        self._caches.cleanup()
+
+    def verify(self, problem: Problem, candidate: Candidate) -> Verdict:
+        """Judge one candidate. Never raises on account of the candidate or the reference."""
+        start = time.perf_counter()
+        executor = choose_executor(self._device, candidate.language)
+        budget = self._budget or (CUDA_BUDGET if executor == "cuda" else Budget())
+        settings = Settings(executor=executor, budget=budget, **self._options)  # type: ignore[arg-type]
+        blank = Verdict(
+            problem=problem.name,
+            candidate=candidate.name,
+            profile=settings.profile,
+            status=Status.HARNESS_FAILED,
+            message="",
+            problem_sha256=problem.sha256,
+            candidate_sha256=candidate.sha256,
+            executor=executor,
+            options=settings.record()
+            | {"candidate_path": candidate.path, "reference_path": problem.path, "entry": candidate.entry},
+        )
+        try:
+            docket = self._docket(problem, settings)
+        except (ProblemError, ReferenceFailed, SkipCase) as e:
+            return replace(blank, status=Status.REFERENCE_FAILED, message=str(e))
+        prepared = time.perf_counter()
+        trial = Trial(docket, candidate, self._server, settings, self._cache(candidate))
+        try:
+            verdict = self._judge(blank, docket, trial)
+        finally:
+            trial.close()
+        done = time.perf_counter()
+        return replace(
+            verdict,
+            environment=_environment(executor) | {"isolation": dict(trial.isolation)},
+            elapsed={"reference": prepared - start, "candidate": done - prepared, "total": done - start},
+        )
+
+    def _judge(self, blank: Verdict, docket: Docket, trial: Trial) -> Verdict:
+        blank = replace(blank, sizes=docket.base)
+        try:
+            first = trial.run(docket.case("normal", trial.settings.seed))[0]
+        except CandidateStopped as e:
+            return replace(blank, status=e.status, message=e.message)
+        blank = replace(blank, weights=trial.weights)
+        if trial.settings.executor != "cpu" and trial.candidate.language == "triton" and first.launches == 0:
+            return replace(
+                blank,
+                status=Status.NO_CUSTOM_KERNEL,
+                message="the candidate ran, but launched no kernel of its own",
+            )
+        results = []
+        for identifier in catalog.IDS:
+            if trial.settings.gates is not None and identifier not in trial.settings.gates:
+                continue
+            if docket.vacuous:
+                results.append(
+                    not_applicable(identifier, Reason.VACUOUS, "the reference's output does not depend on its inputs")
+                )
+                continue
+            results.append(self._confirmed(identifier, trial))
+        verdict = replace(
+            blank,
+            status=Status.JUDGED,
+            gates=tuple(results),
+            integrity=tuple(integrity.probe(trial)) if trial.settings.gates is None else (),
+        )
+        verdict = replace(verdict, message=_summary(verdict))
+        if self._counterexamples is not None and verdict.violated:
+            path = write_counterexample(verdict, trial, self._counterexamples)
+            verdict = replace(verdict, counterexample=str(path) if path else None)
+        return verdict
+
+    def _confirmed(self, identifier: str, trial: Trial) -> GateResult:
+        """Run a gate; a failure must show again in a fresh process (fairness rule 26)."""
+        result = _run_gate(identifier, trial)
+        if result.status is not GateStatus.FAIL:
+            return result
+        second = trial.fresh()
+        try:
+            again = _run_gate(identifier, second)
+        finally:
+            second.close()
+        if again.status is GateStatus.FAIL:
+            return result
+        return replace(
+            result,
+            status=GateStatus.ERROR,
+            whose=Blame.HARNESS,
+            detail="the failure did not show again in a fresh process, so it is not charged",
+        )
+
+    def _docket(self, problem: Problem, settings: Settings) -> Docket:
+        key = (problem.sha256, settings.executor)
+        if problem.spec is not None:
+            key = (f"{problem.sha256}:{id(problem.spec)}", settings.executor)
+        if key not in self._dockets:
+            self._dockets[key] = Docket(problem, settings)
+            while len(self._dockets) > DOCKETS_KEPT:
+                self._dockets.popitem(last=False)
+        self._dockets.move_to_end(key)
+        return self._dockets[key]
+
+    def _cache(self, candidate: Candidate) -> Path:
+        path = Path(self._caches.name) / candidate.sha256[:24]
+        path.mkdir(exist_ok=True)
+        return path
+
+
+def _run_gate(identifier: str, trial: Trial) -> GateResult:
+    start = time.perf_counter()
+    gate: Callable[[Trial], GateResult] = GATES[identifier]
+    channel = str(catalog.contract(identifier).channel)
+    trial.rebuild()
+    try:
+        result = gate(trial)
+    except NotApplicable as e:
+        result = not_applicable(identifier, e.reason, e.detail)
+    except CandidateStopped as e:
+        result = GateResult(identifier, GateStatus.ERROR, channel, whose=e.blame, detail=f"{e.status}: {e}")
+    except (ReferenceFailed, ProblemError, SkipCase) as e:
+        result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.REFERENCE, detail=str(e))
+    except (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError) as e:
+        detail = f"{type(e).__name__}: {e}".splitlines()[0]
+        result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.HARNESS, detail=detail)
+    return replace(result, elapsed=time.perf_counter() - start)
+
+
+def _summary(verdict: Verdict) -> str:
+    if verdict.failed:
+        return f"breaks {len(verdict.failed)} contract(s): {', '.join(verdict.failed)}"
+    if verdict.integrity:
+        return f"an integrity probe found: {verdict.integrity[0].message}"
+    passed = sum(g.status is GateStatus.PASS for g in verdict.gates)
+    applicable = sum(g.status is not GateStatus.NOT_APPLICABLE for g in verdict.gates)
+    if not applicable:
+        return "no gate applies"
+    return f"keeps {passed} of {applicable} applicable contract(s)"
+
+
+def _environment(executor: str) -> dict[str, Any]:
+    import torch
+
+    return {
+        "executor": executor,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": _version("triton"),
+        "device": torch.cuda.get_device_name() if executor == "cuda" else platform.processor() or platform.machine(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def verify(
+    candidate: Any,
+    reference: Any,
+    *,
+    profile: str = "derived",
+    device: str = "auto",
+    gates: Sequence[str] | None = None,
+    seed: int = 0,
+    entry: str = "ModelNew",
+    quick: bool = False,
+    budget: Budget | None = None,
+    counterexamples: Path | None = None,
+) -> Verdict:
+    """Judge one candidate against one reference.
+
+    Args:
+        candidate: path of a Python file with a ``ModelNew`` class, its source text, a `Candidate`,
+            or a function or ``nn.Module`` class defined at module level.
+        reference: path or text of a KernelBench-format reference, a `Problem`, or an `OpSpec`.
+        profile, device, gates, seed, quick, budget, counterexamples: see `Judge`.
+        entry: name of the candidate's class or function.
+
+    Returns:
+        The verdict. A candidate that cannot be read is a verdict too (``malformed_candidate``).
+
+    Raises:
+        ValueError: an unknown profile, gate or device.
+        ProblemError: the reference cannot be read.
+    """
+    problem = _as_problem(reference)
+    with Judge(
+        profile=profile, device=device, seed=seed, gates=gates, quick=quick, budget=budget,
+        counterexamples=counterexamples,
+    ) as judge:
+        try:
+            suspect = _as_candidate(candidate, entry)
+        except CandidateError as e:
+            text = str(candidate)
+            return Verdict(
+                problem=problem.name,
+                candidate=text[:80],
+                profile=profile,
+                status=Status.MALFORMED_CANDIDATE,
+                message=str(e),
+                problem_sha256=problem.sha256,
+                candidate_sha256=hashlib.sha256(text.encode()).hexdigest(),
+            )
+        return judge.verify(problem, suspect)
+
+
+def _as_problem(reference: Any) -> Problem:
+    if isinstance(reference, Problem):
+        return reference
+    if isinstance(reference, OpSpec):
+        return problem_from_spec(reference)
+    return load_problem(reference)
+
+
+def _as_candidate(candidate: Any, entry: str) -> Candidate:
+    if isinstance(candidate, Candidate):
+        return candidate
+    if isinstance(candidate, (str, Path)):
+        return load_candidate(candidate, entry)
+    return candidate_from_callable(candidate)

@@ -1,0 +1,419 @@
+"""The reference, evaluated: in its working precision, in float64, and with 0*x read as 0.
+
+The float64 run is the oracle every value gate compares with. It is the reference's
+own code under a dispatch mode that widens each narrow floating tensor, so that a
+``.float()`` or ``dtype=torch.float32`` inside the reference does not round the truth.
+A hand-written oracle (`OpSpec.oracle`) replaces it when the problem brings one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_any, tree_map
+
+from lethe.verifier.problem import Instance
+from lethe.verifier.structure import flatten, map_tensors, unflatten
+
+
+class ReferenceFailed(RuntimeError):
+    """The reference (or its hand-written oracle) raised; the message is one sentence.
+
+    A gate that meets it is ``not_applicable (reference_raises)``: fairness rule 1.
+    """
+
+
+class OracleError(TypeError):
+    """A hand-written oracle was asked for, or answered in, something else than float64."""
+
+
+WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+"""What each narrow floating dtype becomes inside the float64 run."""
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+def dtype_named(name: str | torch.dtype) -> torch.dtype:
+    """The torch dtype called `name`. Raises ValueError for one that is not judged."""
+    if isinstance(name, torch.dtype):
+        return name
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name!r} is none of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+@contextmanager
+def pinned_backends() -> Iterator[dict[str, bool | str]]:
+    """Pin the reference's backends, yield what was pinned, restore on exit.
+
+    Off: TF32 in matmul and cudnn, reduced-precision half reductions, NNPACK's
+    transform-domain convolutions, cudnn autotuning, fused attention and transformer kernels.
+    On: cudnn's deterministic algorithms. Fairness rule 13 rests on this record.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    matmul = torch.backends.cuda.matmul
+    saved = (
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+        matmul.allow_fp16_reduced_precision_reduction,
+        matmul.allow_bf16_reduced_precision_reduction,
+        torch.backends.mha.get_fastpath_enabled(),
+    )
+    try:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+        matmul.allow_fp16_reduced_precision_reduction = False
+        matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.mha.set_fastpath_enabled(False)
+        with torch.backends.nnpack.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+            yield {
+                "float32_matmul_precision": "highest",
+                "cudnn_allow_tf32": False,
+                "cudnn_deterministic": True,
+                "cudnn_benchmark": False,
+                "reduced_precision_reduction": False,
+                "nnpack": False,
+                "attention": "math",
+                "transformer_fast_path": False,
+                "torch": torch.__version__,
+            }
+    finally:
+        torch.set_float32_matmul_precision(saved[0])
+        torch.backends.cudnn.allow_tf32 = saved[1]
+        torch.backends.cudnn.deterministic = saved[2]
+        torch.backends.cudnn.benchmark = saved[3]
+        matmul.allow_fp16_reduced_precision_reduction = saved[4]
+        matmul.allow_bf16_reduced_precision_reduction = saved[5]
+        torch.backends.mha.set_fastpath_enabled(saved[6])
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default dtype for the block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def cast_floating(value: Any, dtype: torch.dtype) -> Any:
+    """A detached copy of a nested value; floating tensors in `dtype`, complex ones alike."""
+
+    def cast(t: Tensor) -> Tensor:
+        if t.is_floating_point():
+            return t.detach().to(dtype, copy=True)
+        if t.is_complex():
+            return t.detach().to(torch.complex128 if dtype is torch.float64 else t.dtype, copy=True)
+        return t.detach().clone()
+
+    return map_tensors(value, cast)
+
+
+def module_copy(instance: Instance, dtype: torch.dtype) -> nn.Module:
+    """A private copy of the reference in eval mode, with floating tensors in `dtype`.
+
+    Plain tensor attributes (not registered as buffers) are cast as well, because
+    ``nn.Module.to`` leaves them behind.
+    """
+    try:
+        module = copy.deepcopy(instance.module)
+    except RuntimeError as e:
+        raise ReferenceFailed(f"The reference module cannot be copied ({first_line(e)}).") from e
+    module = module.eval().to(dtype)
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, Tensor) and value.is_floating_point():
+                object.__setattr__(part, name, value.detach().to(dtype))
+    return module
+
+
+def call(function: Callable[..., Any], inputs: Any) -> Any:
+    """Call the reference on a list of arguments or a dict of keywords; no gradient is recorded."""
+    with torch.no_grad():
+        return function(**inputs) if isinstance(inputs, dict) else function(*inputs)
+
+
+def first_line(error: BaseException) -> str:
+    """``Type: first line of the message``, at most 200 characters."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"[:200]
+
+
+@contextmanager
+def reference_errors(what: str) -> Iterator[None]:
+    """Turn whatever the reference raises into `ReferenceFailed`; memory exhaustion passes through."""
+    try:
+        yield
+    except (ReferenceFailed, OracleError, MemoryError, torch.OutOfMemoryError, KeyboardInterrupt):
+        raise
+    except Exception as e:
+        raise ReferenceFailed(f"The reference raised in its {what} run ({first_line(e)}).") from e
+
+
+class Widen(TorchDispatchMode):
+    """Keep every floating tensor at 64 bits: requested narrow dtypes become wide, narrow operands too."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (
+            func(*widen(args), **widen(kwargs or {}))
+            if _is_narrow(args, kwargs)
+            else func(*args, **(kwargs or {}))
+        )
+
+
+class WorkingDefaults(TorchFunctionMode):
+    """Defaults that torch derives from the dtype keep their working-precision value: the epsilon of RMS norm."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.eps = torch.finfo(dtype).eps
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.rms_norm and (args[3] if len(args) > 3 else kwargs.get("eps")) is None:
+            args, kwargs["eps"] = args[:3], self.eps
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def widened(dtype: torch.dtype = torch.float32) -> Iterator[None]:
+    """Run the reference in float64 although it was written for `dtype`."""
+    with WorkingDefaults(dtype), Widen():
+        yield
+
+
+def _narrow(x: Any) -> bool:
+    return (isinstance(x, Tensor) and x.dtype in WIDE) or (isinstance(x, torch.dtype) and x in WIDE)
+
+
+def _is_narrow(args: Any, kwargs: Any) -> bool:
+    return tree_any(_narrow, (args, kwargs or {}))
+
+
+def widen(value: Any) -> Any:
+    """Narrow floating tensors and dtypes of an operator's arguments, made wide."""
+    return tree_map(
+        lambda x: (x.to(WIDE[x.dtype]) if isinstance(x, Tensor) else WIDE[x]) if _narrow(x) else x, value
+    )
+
+
+def run_working(instance: Instance, inputs: Any, dtype: str | torch.dtype = "float32") -> Any:
+    """The reference's own result in working precision, as a nested value of tensors.
+
+    `inputs` is what ``get_inputs`` gives (list of tensors and scalars); floating
+    tensors and the module are cast to `dtype`. Raises ReferenceFailed.
+    """
+    working = dtype_named(dtype)
+    with (
+        pinned_backends(),
+        default_dtype(torch.float32),
+        reference_errors(f"{working}".removeprefix("torch.")),
+    ):
+        return call(module_copy(instance, working), cast_floating(inputs, working))
+
+
+def run_float64(instance: Instance, inputs: Any) -> Any:
+    """The oracle: the reference in float64, or the problem's hand-written oracle.
+
+    Floating tensors of the result are float64 whatever dtype the reference returns.
+    Raises ReferenceFailed; OracleError if a hand-written oracle answers in another dtype.
+    """
+    spec = instance.problem.spec
+    wide = cast_floating(inputs, torch.float64)
+    with pinned_backends(), default_dtype(torch.float64), reference_errors("float64"):
+        if spec is not None and spec.oracle is not None:
+            return _checked_float64(call(spec.oracle, wide))
+        module = module_copy(instance, torch.float64)
+        with widened():
+            out = call(module, wide)
+    return map_tensors(out, lambda t: t.to(WIDE[t.dtype]) if t.dtype in WIDE else t)
+
+
+def _checked_float64(value: Any) -> Any:
+    for t in flatten(value)[0]:
+        if t.dtype in WIDE:
+            raise OracleError(
+                f"the hand-written oracle returned {t.dtype}; it must compute and return float64"
+            )
+    return value
+
+
+def floating_inputs(inputs: Any) -> list[int]:
+    """Positions, in flatten order, of the floating input tensors."""
+    return [i for i, t in enumerate(flatten(inputs)[0]) if t.is_floating_point()]
+
+
+def gradients(
+    instance: Instance,
+    inputs: Any,
+    upstream: list[Tensor | None],
+    dtype: str | torch.dtype = "float64",
+    mode: TorchDispatchMode | None = None,
+) -> dict[str, Tensor | None]:
+    """Gradients of ``sum_k <output_k, upstream_k>`` with respect to inputs and parameters.
+
+    Names: ``"input:<i>"`` for the i-th *floating* input tensor in flatten order,
+    ``"param:<name>"`` for parameters. A value is None where the output does not depend
+    on it. `upstream` is parallel to the output tensors (None: no gradient from there).
+    With dtype float64 the run is widened like the oracle; `mode` is an extra dispatch
+    mode around forward and backward. Raises ReferenceFailed.
+    """
+    kind = dtype_named(dtype)
+    wide = widened() if kind is torch.float64 else nullcontext()
+    ambient = torch.float64 if kind is torch.float64 else torch.float32
+    with pinned_backends(), default_dtype(ambient), reference_errors("gradient"), torch.enable_grad():
+        module = module_copy(instance, kind)
+        tensors, skeleton = flatten(cast_floating(inputs, kind))
+        leaves: dict[str, Tensor] = {}
+        passed = []
+        for t in tensors:
+            if t.is_floating_point():
+                leaf = t.requires_grad_()
+                leaves[f"input:{len(leaves)}"] = leaf
+                t = leaf.clone()
+            passed.append(t)
+        for name, p in module.named_parameters():
+            leaves[f"param:{name}"] = p.requires_grad_(p.is_floating_point())
+        with wide, mode or nullcontext():
+            arguments = unflatten(passed, skeleton)
+            out = module(**arguments) if isinstance(arguments, dict) else module(*arguments)
+            outputs = flatten(out)[0]
+            if len(outputs) != len(upstream):
+                raise ReferenceFailed(
+                    f"The reference returned {len(outputs)} tensors but {len(upstream)} gradients came."
+                )
+            pairs = [
+                (o, g) for o, g in zip(outputs, upstream, strict=True) if g is not None and o.requires_grad
+            ]
+            if not pairs:
+                return dict.fromkeys(leaves)
+            found = torch.autograd.grad(
+                [o for o, _ in pairs],
+                list(leaves.values()),
+                [g.to(device=o.device, dtype=o.dtype) for o, g in pairs],
+                allow_unused=True,
+            )
+    return dict(zip(leaves, found, strict=True))
+
+
+class ZeroAbsorbs(TorchDispatchMode):
+    """Products in which 0 wins over Inf and NaN, as in an implementation that skips structural zeros.
+
+    Bilinear operators (mul, mm, bmm, mv, dot, convolution and their fused-bias forms)
+    are evaluated on the finite part, and the non-finite part is counted with indicator
+    tensors: a term is non-finite only if its other factor is not zero.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        if name not in _BILINEAR or not _has_nonfinite(args):
+            return func(*args, **kwargs)
+        if name in ("mul", "mul_"):
+            out = _absorbing_product(func, args)
+            return args[0].copy_(out) if name == "mul_" else out
+        if name == "convolution":
+            x, w, bias, *rest = args
+            out = _absorbing_bilinear(lambda a, b: func(a, b, None, *rest), x, w)
+            return out if bias is None else out + bias.reshape(1, -1, *[1] * (out.dim() - 2))
+        if name in ("addmm", "baddbmm", "addmv"):
+            product = {"addmm": torch.ops.aten.mm, "baddbmm": torch.ops.aten.bmm, "addmv": torch.ops.aten.mv}[
+                name
+            ]
+            out = _absorbing_bilinear(product.default, args[1], args[2])
+            beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
+            return out * alpha if beta == 0 else args[0] * beta + out * alpha
+        return _absorbing_bilinear(lambda a, b: func(a, b, **kwargs), args[0], args[1])
+
+
+_BILINEAR = frozenset({"mul", "mul_", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "convolution"})
+
+
+def _has_nonfinite(args: Any) -> bool:
+    return tree_any(
+        lambda t: isinstance(t, Tensor) and t.is_floating_point() and not bool(t.isfinite().all()), args
+    )
+
+
+def _absorbing_product(func: Any, args: Any) -> Tensor:
+    a, b = args[0], args[1]
+    zero = torch.logical_or(torch.as_tensor(a == 0), torch.as_tensor(b == 0))
+    plain = torch.ops.aten.mul.Tensor(a, b) if isinstance(b, Tensor) else torch.ops.aten.mul.Scalar(a, b)
+    return torch.where(zero.to(plain.device), torch.zeros((), dtype=plain.dtype, device=plain.device), plain)
+
+
+def _absorbing_bilinear(product: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
+    def on(p: Tensor, q: Tensor) -> Tensor:
+        return product(p.to(a.dtype), q.to(b.dtype)) > 0.5
+
+    zero = torch.zeros((), dtype=a.dtype, device=a.device)
+    finite = product(torch.where(a.isfinite(), a, zero), torch.where(b.isfinite(), b, zero))
+    minted = on(a.isnan(), b != 0) | on(a != 0, b.isnan())
+    up, down = torch.isposinf, torch.isneginf
+    plus = on(up(a), b > 0) | on(down(a), b < 0) | on(a > 0, up(b)) | on(a < 0, down(b))
+    minus = on(up(a), b < 0) | on(down(a), b > 0) | on(a > 0, down(b)) | on(a < 0, up(b))
+    out = torch.where(plus, torch.full_like(finite, torch.inf), finite)
+    out = torch.where(minus, torch.full_like(finite, -torch.inf), out)
+    return torch.where(minted | (plus & minus), torch.full_like(finite, torch.nan), out)
+
+
+def zero_absorbing(instance: Instance, inputs: Any) -> Any:
+    """The float64 run of a second, equally faithful reference in which 0*x counts as 0 for every x.
+
+    Where it and the oracle disagree on a non-finite, the element is not charged
+    (fairness rules 7 and 30): a triangular product or a masked sum may legally skip it.
+    Raises ReferenceFailed.
+    """
+    wide = cast_floating(inputs, torch.float64)
+    with pinned_backends(), default_dtype(torch.float64), reference_errors("zero-absorbing"):
+        module = module_copy(instance, torch.float64)
+        with widened(), ZeroAbsorbs():
+            out = call(module, wide)
+    return map_tensors(out, lambda t: t.to(WIDE[t.dtype]) if t.dtype in WIDE else t)
+
+
+class TanhForm(TorchDispatchMode):
+    """Exact GELU evaluated in its tanh form, the one approximation that kernels substitute for it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func.overloadpacket is torch.ops.aten.gelu:
+            kwargs["approximate"] = "tanh"
+        return func(*args, **kwargs)
+
+
+def tanh_form(instance: Instance, inputs: Any) -> Any:
+    """The float64 run with every GELU in its tanh form (Hendrycks and Gimpel, arXiv:1606.08415, section 2).
+
+    A value that agrees with it is a legitimate approximation (fairness rule 38). Raises ReferenceFailed.
+    """
+    wide = cast_floating(inputs, torch.float64)
+    with pinned_backends(), default_dtype(torch.float64), reference_errors("tanh-form"):
+        module = module_copy(instance, torch.float64)
+        with widened(), TanhForm():
+            return call(module, wide)

@@ -1,0 +1,199 @@
+"""Operation-level Monte-Carlo arithmetic: a dispatch mode in which every float64 operator rounds at random.
+
+Method: D. S. Parker, *Monte Carlo Arithmetic*, UCLA CSD-970002 (1997); accumulation errors grow as
+sqrt(n) u: N. Higham and T. Mary, SIAM J. Sci. Comput. 41 (2019) A2815.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from lethe.verifier.operations import (
+    CANCELLING,
+    MAX_DECOMPOSITION_DEPTH,
+    Rounding,
+    accumulates,
+    decompositions,
+    kind_of,
+    lengths,
+    mapped,
+    sum_scale,
+)
+
+
+def real_view(t: Tensor) -> Tensor:
+    """Complex tensors as (..., 2) real ones; others unchanged."""
+    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+
+
+def smallest(dtype: torch.dtype) -> float:
+    """Absolute error that an operator of `dtype` may make near zero.
+
+    float32 and bfloat16: 2^-126, the smallest normal, because GPU code may flush subnormals
+    (and bfloat16 has float32's exponents). float16: 2^-24, the spacing of its subnormals, which
+    hardware keeps. float64: the spacing 2^-1074.
+    """
+    return {torch.float16: 2.0**-24, torch.float64: 2.0**-1074}.get(dtype, 2.0**-126)
+
+
+COARSE = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+"""Unit roundoffs of the dtypes to which a reference may round inside."""
+
+
+class Perturb(TorchDispatchMode):
+    """Every rounding operator errs by up to `unit` in relative terms; sums make an accumulation error too.
+
+    `limit`: results at or beyond it become infinite, as they may in the working precision.
+    """
+
+    def __init__(
+        self, unit: float, seed: int, *, tiny: float, rounding: Rounding, limit: float | None = None
+    ) -> None:
+        super().__init__()
+        self.unit, self.tiny, self.limit, self.rounding, self.seed = unit, tiny, limit, rounding, seed
+        self.generators: dict[torch.device, torch.Generator] = {}
+        self.depth = 0
+        self.operations = 0
+        self.overflowed = False
+
+    def uniform(self, t: Tensor) -> Tensor:
+        """Errors uniform in [-1, 1), one per element of `t`, float64."""
+        generator = self.generators.get(t.device)
+        if generator is None:
+            generator = self.generators[t.device] = torch.Generator(t.device).manual_seed(self.seed)
+        r = torch.rand(t.shape, generator=generator, dtype=torch.float64, device=t.device)
+        return r.mul_(2).sub_(1)
+
+    def perturbed(
+        self, t: Tensor, scale: Tensor | None = None, factor: float = 0.0, terms: int = 1
+    ) -> Tensor:
+        """`t` with a rounding error and, given `scale`, an accumulation error of ``factor * unit * scale``.
+
+        Near zero a result may be flushed, an error of at most `tiny` and at most itself, so that zeros stay
+        zeros; the `terms` of a sum may be flushed one by one.
+        """
+        real = real_view(t.detach())
+        size = real.abs()
+        error = (size * self.unit).add_(size.clamp_(max=self.tiny)).mul_(self.uniform(real))
+        if scale is not None:
+            size = real_view(scale).abs()
+            underflow = size.clamp(max=self.tiny * terms) if terms > 1 else 0.0
+            error.add_((size * (self.unit * factor) + underflow) * self.uniform(real))
+        moved = torch.where(real.isfinite(), error.add_(real), real)
+        if self.limit is not None:
+            beyond = real.isfinite() & (moved.abs() >= self.limit)
+            if bool(beyond.any()):
+                self.overflowed = True
+                moved = torch.where(beyond, moved.sign() * torch.inf, moved)
+        return torch.view_as_complex(moved) if t.is_complex() else moved
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        spelled = decompositions().get(func)
+        if spelled is not None and self.depth < MAX_DECOMPOSITION_DEPTH:
+            self.depth += 1
+            try:
+                with self:
+                    out = spelled(*args, **kwargs)
+            finally:
+                self.depth -= 1
+            if out is not NotImplemented:
+                return out
+        self.operations += 1
+        name, kind = kind_of(func)
+        if name == "_to_copy" and kwargs.get("dtype") in COARSE:
+            return self._cast(func(*args, **kwargs), kwargs["dtype"])
+        if kind == "exact" and not accumulates(name, args, kwargs):
+            return func(*args, **kwargs)
+        originals = args
+        if func._schema.is_mutable:
+            originals = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, args)
+        out = func(*args, **kwargs)
+        if not any(_is_wide(t) for t in tree_leaves(out)):
+            return out
+        if kind == "elementwise":
+            return self._replace(func, out, [_spelling(name, out)], [1.0], (1,))
+        counts = lengths(name, args, out)
+        scales, factors = self._accumulation(func, name, kind, originals, kwargs, out, counts)
+        if (
+            name == "mean"
+            and self.limit is not None
+            and bool((out.isfinite() & (out.abs() >= self.limit / counts[0])).any())
+        ):
+            self.overflowed = True  # the sum that the mean divides overflows first
+            out = torch.where(out.abs() >= self.limit / counts[0], out.sign() * torch.inf, out)
+        return self._replace(func, out, scales, factors, counts)
+
+    def _cast(self, t: Tensor, dtype: torch.dtype) -> Tensor:
+        """The reference rounds to a coarser dtype of its own accord; what is left of that rounding is its size."""
+        own, self.unit = self.unit, max(self.unit, COARSE[dtype])
+        try:
+            return self.perturbed(t) if _is_wide(t) else t
+        finally:
+            self.unit = own
+
+    def _accumulation(
+        self,
+        func: Any,
+        name: str,
+        kind: str,
+        args: Any,
+        kwargs: dict[str, Any],
+        out: Any,
+        counts: tuple[int, ...],
+    ) -> tuple[list[Tensor | None], list[float]]:
+        """Per output: what accumulation errors are relative to, and their growth with the number of terms."""
+        factors = [self.rounding.factor(n) for n in counts]
+        if kind == "multiplying":
+            return [out.abs()], factors
+        if kind == "transform":
+            size = real_view(out)
+            return [torch.full_like(size, float(size.square().mean().sqrt()))], [
+                float(counts[0].bit_length())
+            ]
+        if kind == "backward" or not isinstance(out, Tensor):
+            return list(mapped(func, args, kwargs, torch.abs)), factors
+        return [sum_scale(func, name, args, kwargs, out, self.rounding, counts[0])], factors
+
+    def _replace(
+        self, func: Any, out: Any, scales: list[Tensor | None], factors: list[float], counts: tuple[int, ...]
+    ) -> Any:
+        """Perturb the wide floating results; results written in place are overwritten where they are."""
+        in_place = func._schema.is_mutable
+        position = iter(range(1 << 30))
+
+        def move(t: Any) -> Any:
+            if not isinstance(t, Tensor):
+                return t
+            i = next(position)
+            if not _is_wide(t):
+                return t
+            known = i < len(scales) and i < len(factors)
+            moved = self.perturbed(t, scales[i], factors[i], counts[i]) if known else self.perturbed(t)
+            return t.copy_(moved) if in_place else moved
+
+        return tree_map(move, out)
+
+
+def _is_wide(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype in (torch.float64, torch.complex128)
+
+
+def _spelling(name: str, out: Any) -> Tensor | None:
+    """What a faithful but different spelling of an elementwise function errs relative to, besides its result.
+
+    `CANCELLING` functions: 1. x^p as exp(p log x): |x^p log x^p|, because the exponent is rounded.
+    """
+    if not isinstance(out, Tensor) or out.dtype != torch.float64:
+        return None
+    if name in CANCELLING:
+        return torch.ones_like(out)
+    if name == "pow":
+        size = out.abs()
+        return torch.where(size > 0, size * size.log().abs(), 0.0)
+    return None

@@ -1,0 +1,188 @@
+"""Single values and memory layouts put into inputs that are otherwise the reference's own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lethe.verifier.domains import Domain, describe
+from lethe.verifier.problem import Instance
+from lethe.verifier.structure import flatten, unflatten
+
+PLACEMENTS = ("first", "last", "interior", "whole_row", "tile_edges")
+TILES = (16, 32, 64, 128, 256, 512, 1024, 2048)
+"""Block sizes of published kernels, whose edges are where masks go wrong."""
+SUBNORMAL_UNIT = 2.0**-149
+"""Smallest positive float32."""
+SUBNORMAL_BITS = 19
+"""Subnormals reach 2^-130, so that a sum of sixteen of them is subnormal too."""
+
+
+class IllegalDraw(ValueError):
+    """The domain of the reference's inputs does not allow this; the message says why."""
+
+
+def _target(instance: Instance, inputs: list[Any], which: int) -> tuple[list[Tensor], Any, Domain]:
+    tensors, skeleton = flatten(inputs)
+    if not 0 <= which < len(tensors) or not tensors[which].is_floating_point():
+        raise IllegalDraw("there is no such floating input")
+    if not tensors[which].numel():
+        raise IllegalDraw("the input is empty")
+    return tensors, skeleton, describe(instance)[which]
+
+
+def _objection(d: Domain, value: float) -> str:
+    """Why the value is outside the domain, or ``""``."""
+    if not d.free or d.kind == "binary":
+        return f"a {d.kind} input holds no such value"
+    if d.ascending:
+        return "the input is sorted"
+    if math.isinf(value):
+        if d.kind != "real":
+            return f"infinity is no {d.kind.replace('_', '-')}"
+        if value < 0 and d.sign in ("positive", "nonnegative"):
+            return f"the input is {d.sign}"
+        if value > 0 and d.sign in ("negative", "nonpositive"):
+            return f"the input is {d.sign}"
+    return ""
+
+
+def place_nonfinite(
+    instance: Instance, inputs: list[Any], which: int, value: float, placement: str
+) -> list[Any]:
+    """A copy of `inputs` with `value` (NaN or an infinity) in floating tensor `which`.
+
+    `placement` is ``"first"``, ``"last"``, ``"interior"`` (one element), ``"whole_row"`` (a row of
+    the last dimension) or ``"tile_edges"`` (both sides of each block boundary along the last
+    dimension, each in a row of its own). Structural zeros are left alone (rule 30), symmetry
+    is kept (rule 33). Raises IllegalDraw with the reason.
+    """
+    if placement not in PLACEMENTS:
+        raise ValueError(f"unknown placement {placement!r}; known are {', '.join(PLACEMENTS)}")
+    tensors, skeleton, d = _target(instance, inputs, which)
+    objection = _objection(d, value)
+    if objection:
+        raise IllegalDraw(objection)
+    x = tensors[which].clone(memory_format=torch.contiguous_format)
+    allowed = torch.ones(x.shape, dtype=torch.bool) if d.zeros is None else ~d.zeros.cpu()
+    at = _positions(allowed, placement)
+    if not at:
+        raise IllegalDraw("no element is outside the zero pattern" if placement != "tile_edges" else _NO_EDGE)
+    x.view(-1)[torch.tensor(at, device=x.device)] = value
+    if d.symmetric:
+        mirrored = x.mT
+        x = torch.where(mirrored.isfinite(), x, mirrored)
+    tensors[which] = x
+    result: list[Any] = unflatten(tensors, skeleton)
+    return result
+
+
+_NO_EDGE = f"the input has no row or tensor longer than {TILES[0]} elements"
+
+
+def _positions(allowed: Tensor, placement: str) -> list[int]:
+    """Flat positions among the allowed elements."""
+    legal = allowed.view(-1).nonzero().view(-1)
+    if not legal.numel():
+        return []
+    if placement in ("first", "last"):
+        return [int(legal[0 if placement == "first" else -1])]
+    middle = int(legal[legal.numel() // 2])
+    if placement == "interior":
+        return [middle]
+    width = allowed.shape[-1] if allowed.dim() else 1
+    if placement == "whole_row":
+        start = middle // width * width
+        return [i for i in range(start, start + width) if bool(allowed.view(-1)[i])]
+    rows = allowed.numel() // width
+    if width <= TILES[0]:
+        width, rows = allowed.numel(), 1
+    edges = [e for t in TILES if t < width for e in (t - 1, t)]
+    at = [(k % rows) * width + e for k, e in enumerate(edges)]
+    return [i for i in at if bool(allowed.view(-1)[i])]
+
+
+def place_subnormals(instance: Instance, inputs: list[Any], which: int, seed: int = 0) -> list[Any]:
+    """A copy of `inputs` whose tensor `which` holds subnormals: every element of the even rows of
+    the last dimension, every second one of the odd rows. Raises IllegalDraw with the reason.
+    """
+    tensors, skeleton, d = _target(instance, inputs, which)
+    if d.kind != "real" or d.ascending:
+        raise IllegalDraw(f"a {'sorted' if d.ascending else d.kind} input holds no subnormals")
+    x = tensors[which].clone(memory_format=torch.contiguous_format)
+    g = torch.Generator().manual_seed(seed)
+    steps = 2.0 ** (torch.rand(x.shape, generator=g) * SUBNORMAL_BITS)
+    tiny = (steps.floor().double() * SUBNORMAL_UNIT).float()
+    sign = torch.where(x.cpu() < 0, -1.0, 1.0)
+    width = x.shape[-1] if x.dim() else 1
+    flat = torch.arange(x.numel()).reshape(x.shape)
+    chosen = ((flat // width) % 2 == 0) & (x.numel() > width) | (flat % 2 == 0)
+    if d.zeros is not None:
+        chosen &= ~d.zeros.cpu()
+    x = torch.where(chosen.to(x.device), (tiny * sign).to(x), x)
+    if d.symmetric:
+        x = x.triu() + x.triu(1).mT
+    tensors[which] = x
+    result: list[Any] = unflatten(tensors, skeleton)
+    return result
+
+
+def layouts(inputs: list[Any], which: int | None = None) -> list[tuple[str, list[Any]]]:
+    """The same values in other memory layouts, by name; `which` restricts it to one tensor.
+
+    ``transposed`` swaps the strides of the last two dimensions, ``sliced`` takes every second
+    element of a wider tensor, ``padded`` rows of a wider matrix, ``offset`` starts in the middle
+    of a storage. What lies between is NaN (the largest value for integers), so that a kernel
+    that ignores strides does not find the right values by luck.
+    """
+    tensors, skeleton = flatten(inputs)
+    found = []
+    for name, relaid in (("transposed", _transposed), ("sliced", _sliced), ("padded", _padded), ("offset", _offset)):
+        changed = [relaid(t) if which in (None, i) else t for i, t in enumerate(tensors)]
+        if any(a is not b for a, b in zip(changed, tensors)):
+            found.append((name, unflatten(changed, skeleton)))
+    return found
+
+
+def _filled(t: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if t.is_floating_point():
+        return torch.full(shape, math.nan, dtype=t.dtype, device=t.device)
+    if t.dtype is torch.bool:
+        return torch.ones(shape, dtype=t.dtype, device=t.device)
+    return torch.full(shape, torch.iinfo(t.dtype).max, dtype=t.dtype, device=t.device)
+
+
+def _transposed(t: Tensor) -> Tensor:
+    if t.dim() < 2 or 1 in t.shape[-2:]:
+        return t
+    return t.mT.contiguous().mT
+
+
+def _sliced(t: Tensor) -> Tensor:
+    if not t.dim() or t.shape[-1] < 2 or t.is_complex():
+        return t
+    wide = _filled(t, (*t.shape[:-1], 2 * t.shape[-1]))
+    view = wide[..., ::2]
+    view.copy_(t)
+    return view
+
+
+def _padded(t: Tensor) -> Tensor:
+    if t.dim() < 2 or t.shape[-2] < 2 or t.is_complex():
+        return t
+    wide = _filled(t, (*t.shape[:-1], t.shape[-1] + 5))
+    view = wide[..., : t.shape[-1]]
+    view.copy_(t)
+    return view
+
+
+def _offset(t: Tensor) -> Tensor:
+    if not t.numel() or t.is_complex():
+        return t
+    long = _filled(t, (t.numel() + 3,))
+    view = long[3:].view(t.shape)
+    view.copy_(t)
+    return view

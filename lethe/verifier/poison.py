@@ -1,0 +1,189 @@
+"""Poisoned, guarded memory: what a kernel never wrote reads as NaN, what it wrote outside is seen.
+
+Every tensor made here, and every one that candidate code gets from ``torch.empty`` and
+its relatives, lies in the middle of a larger buffer::
+
+    [ guard | the tensor's elements | guard ]
+
+The whole buffer holds a pattern that reads as NaN in every floating dtype (all bits set),
+as a large number in integers (0x7f bytes) and as True in bool. `Ledger.check` looks at
+the guards again after a call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from lethe.verifier.channel import span
+
+MIN_GUARD = 64 << 10
+"""16,384 fp32 elements: more than the widest one-dimensional tile in the public corpora."""
+MAX_GUARD = 1 << 20
+PAGE = 4096
+"""Guards are whole pages, so the tensor keeps the alignment that torch's allocator gives."""
+LARGEST_GUARDED = 1 << 30
+"""Above this a second copy would tip the memory limit; such tensors are poisoned in place."""
+BUDGET = 256 << 20
+"""So much guarded memory is kept from being reused until the end of a call."""
+
+_empty, _no_grad = torch.empty, torch.no_grad
+_Tensor, _strided, _uint8, _bool = torch.Tensor, torch.strided, torch.uint8, torch.bool
+_fill, _set, _view, _all = torch.Tensor.fill_, torch.Tensor.set_, torch.Tensor.view, torch.Tensor.all
+_ne, _nonzero, _zero = torch.Tensor.ne, torch.Tensor.nonzero, torch.Tensor.zero_
+_data_ptr, _storage = torch.Tensor.data_ptr, torch.Tensor.untyped_storage
+_compiling, _plain = torch.compiler.is_compiling, torch._C.DisableTorchFunction
+
+
+def pattern(dtype: torch.dtype) -> int:
+    """The poison byte for `dtype`."""
+    return 0xFF if dtype.is_floating_point or dtype.is_complex else 0x7F
+
+
+class _Zone:
+    """One tensor and the buffer around it."""
+
+    def __init__(self, tensor: torch.Tensor, raw: torch.Tensor, guard: int, size: int, label: str) -> None:
+        self.tensor = tensor
+        self.raw = raw
+        self.guard = guard
+        self.size = size
+        self.label = label
+        self.byte = pattern(tensor.dtype)
+        self.start = _data_ptr(tensor)
+
+    def overrun(self) -> str | None:
+        """Where something was written outside, in words."""
+        t = self.tensor
+        reach = span(tuple(t.shape), tuple(t.stride())) * t.element_size()
+        if _data_ptr(t) == self.start and reach > self.size:
+            return None  # the candidate resized it, which is its right
+        sides = (
+            ("before its start", self.raw[: self.guard]),
+            ("after its end", self.raw[self.guard + self.size :]),
+        )
+        for side, zone in sides:
+            wrong = _ne(zone, self.byte)
+            if not bool(_all(~wrong)):
+                return f"{self.label}: {int(wrong.sum())} bytes {side}"
+        return None
+
+
+class Ledger:
+    """The guarded tensors of one call."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self._zones: list[_Zone] = []
+        self._kept: list[_Zone] = []
+        self._bytes = 0
+        self._found: list[str] = []
+
+    def begin(self) -> None:
+        """Forget what the last call allocated."""
+        self._zones.clear()
+        self._found.clear()
+        self._bytes = 0
+
+    def keep(self, labels: dict[int, str]) -> None:
+        """Keep guarding the tensors whose storage address is in `labels`, under that label."""
+        found = [z for z in (*self._kept, *self._zones) if _storage(z.raw).data_ptr() in labels]
+        for z in found:
+            z.label = labels[_storage(z.raw).data_ptr()]
+        self._kept = found
+        self.begin()
+
+    def wrap(self, t: torch.Tensor, label: str, *, zero: bool = False) -> torch.Tensor:
+        """Move `t`, whose values do not matter, into a guarded buffer; returns `t` itself."""
+        size = span(tuple(t.shape), tuple(t.stride())) * t.element_size()
+        if size == 0:
+            return t
+        if size > LARGEST_GUARDED:
+            if not zero:
+                with _no_grad():
+                    _poison(t)
+            return t
+        guard = min(max(MIN_GUARD, -(-size // PAGE) * PAGE), MAX_GUARD)
+        shape, stride = tuple(t.shape), tuple(t.stride())
+        with _no_grad():
+            raw = _empty(size + 2 * guard, dtype=_uint8, device=t.device)
+            _fill(raw, pattern(t.dtype))
+            _set(t, _storage(raw), guard // t.element_size(), shape, stride)
+            if zero:
+                _zero(t)
+            elif t.dtype is _bool:
+                _fill(t, True)
+        self._zones.append(_Zone(t, raw, guard, size, label))
+        self._bytes += size + 2 * guard
+        while self._bytes > BUDGET and len(self._zones) > 1:
+            oldest = self._zones.pop(0)
+            self._bytes -= oldest.raw.numel()
+            self._note(oldest)
+        return t
+
+    def name(self, start: int, label: str) -> None:
+        """Call the guarded tensor that begins at address `start` by `label` from now on."""
+        for z in self._zones:
+            if z.start == start:
+                z.label = label
+
+    def check(self) -> list[str]:
+        """Every guarded tensor that was written outside since `begin`."""
+        for z in (*self._zones, *self._kept):
+            self._note(z)
+        return list(self._found)
+
+    def _note(self, zone: _Zone) -> None:
+        with _no_grad():
+            wrong = zone.overrun()
+        if wrong is not None and len(self._found) < 16:
+            self._found.append(wrong)
+
+
+def _poison(t: torch.Tensor) -> None:
+    if t.dtype is _bool:
+        _fill(t, True)
+    elif t.dtype.is_floating_point or t.dtype.is_complex:
+        _fill(t, float("nan"))
+    else:
+        _fill(t, int.from_bytes(bytes([pattern(t.dtype)]) * t.element_size(), "little"))
+
+
+ALLOCATORS = {
+    torch: ("empty", "empty_like", "empty_strided", "empty_permuted", "zeros", "zeros_like"),
+    torch.Tensor: ("new_empty", "new_empty_strided", "new_zeros"),
+}
+"""What is replaced in the suspect: uninitialised memory is poisoned; zeroed memory is only guarded."""
+
+
+def install(ledger: Ledger) -> None:
+    """Replace torch's allocators in this process by guarded ones that act while `ledger.active`."""
+    for owner, names in ALLOCATORS.items():
+        for name in names:
+            _replace(owner, name, ledger, zero="zeros" in name)
+
+
+def _replace(owner: Any, name: str, ledger: Ledger, *, zero: bool) -> None:
+    original: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(original)
+    def allocate(*args: Any, **kwargs: Any) -> Any:
+        t = original(*args, **kwargs)
+        if not ledger.active or _compiling() or type(t) is not _Tensor:
+            return t
+        if kwargs.get("out") is not None or kwargs.get("pin_memory"):
+            return t
+        with _plain():
+            if t.layout is _strided and t.device.type in ("cpu", "cuda") and not t.is_quantized:
+                with suppress(RuntimeError):
+                    ledger.wrap(t, f"torch.{name}{list(t.shape)}", zero=zero)
+        return t
+
+    setattr(owner, name, allocate)
+    if owner is torch:
+        with suppress(Exception):
+            torch.jit._builtins._register_builtin(allocate, f"aten::{name}")

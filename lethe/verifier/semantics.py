@@ -1,0 +1,35 @@
+"""What a candidate's source says about NaN: IEEE maxNum semantics drop it, torch keeps it."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+_TRITON = {"max", "min", "maximum", "minimum", "clamp"}
+_C = ("fmaxf", "fminf", "std::max", "std::min", "fmax(", "fmin(")
+
+
+@lru_cache(maxsize=256)
+def drops_nan(source: str) -> bool:
+    """True if the source takes maxima or minima that drop NaN by their default.
+
+    ``tl.max``, ``tl.min``, ``tl.maximum``, ``tl.minimum`` and ``tl.clamp`` without
+    ``propagate_nan=tl.PropagateNan.ALL`` return the other operand; so do C's ``fmaxf`` and
+    comparisons by ``std::max``. A finding on such a source carries the *maxNum* sub-label.
+    """
+    if any(word in source for word in _C):
+        return True
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return False
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr not in _TRITON or not isinstance(node.func.value, ast.Name):
+            continue
+        if node.func.value.id not in ("tl", "language"):
+            continue
+        if not any(k.arg == "propagate_nan" and "ALL" in ast.unparse(k.value) for k in node.keywords):
+            return True
+    return False

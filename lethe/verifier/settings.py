@@ -1,0 +1,81 @@
+"""How a verdict is to be reached: profile, device, budget."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+EXECUTORS = ("cpu", "interpreter", "cuda")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of one verdict; a candidate over its limits is a typed status, never an exception."""
+
+    wall_seconds: float = 20.0
+    """Per request to the suspect."""
+    cpu_seconds: int = 120
+    """Of one suspect process."""
+    memory_bytes: int = 4 << 30
+    """Data segment of one suspect on a CPU, or its share of the GPU."""
+    file_bytes: int = 64 << 20
+    processes: int = 64
+    reference_seconds: float = 0.25
+    """A reference whose first run takes longer is shrunk."""
+    reference_bytes: int = 64 << 20
+    """A problem whose tensors take more is shrunk."""
+    case_elements: int = 1 << 17
+    """Largest number of elements of inputs and outputs at a substituted size, on an emulated device."""
+
+
+CUDA_BUDGET = Budget(
+    wall_seconds=60.0,
+    memory_bytes=16 << 30,
+    reference_seconds=1.0,
+    reference_bytes=4 << 30,
+    case_elements=1 << 26,
+)
+"""On a GPU sizes are cheap; compilation is what takes the wall time."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    profile: str = "derived"
+    """``"derived"`` (the default bounds) or ``"paper"`` (the published formula, for comparison)."""
+    executor: str = "interpreter"
+    gates: tuple[str, ...] | None = None
+    """Gates to run; None runs all twelve."""
+    seed: int = 0
+    quick: bool = False
+    """Fewer adversarial draws and placements per gate; the same gates."""
+    budget: Budget = field(default_factory=Budget)
+
+    @property
+    def device(self) -> str:
+        """Where the reference and the oracle run."""
+        return "cuda" if self.executor == "cuda" else "cpu"
+
+    def record(self) -> dict[str, Any]:
+        """What a replay needs, as JSON values."""
+        d = asdict(self)
+        d["gates"] = list(self.gates) if self.gates is not None else None
+        return d
+
+
+def choose_executor(device: str, language: str) -> str:
+    """Map ``auto|cpu|cuda`` and the candidate's language to an executor.
+
+    Raises ValueError with one sentence when the device cannot be had.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"unknown device {device!r}; use auto, cpu or cuda")
+    if device == "cpu":
+        return "interpreter" if language == "triton" else "cpu"
+    import torch
+
+    cuda = torch.cuda.is_available()
+    if device == "cuda" and not cuda:
+        raise ValueError("no CUDA device is visible to torch; use --device cpu or run on a machine with a GPU")
+    if cuda and language != "cpp":
+        return "cuda"
+    return "interpreter" if language == "triton" else "cpu"

@@ -1,0 +1,403 @@
+"""How far may a faithful result lie from the truth? The bands.
+
+Profile `derived` (the default) bounds every element by what rounding can do to *that* element;
+profile `paper` is the formula behind the published figures, kept so that they can be compared.
+
+Never scaled by max|x| and never by torch's error alone: the first rejects legal summation orders
+(sequential sums of sorted data), the second punishes whoever rounds elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lethe.verifier.absolute import absolute_terms
+from lethe.verifier.comparison import (
+    Comparison,
+    Selected,
+    compare,
+    compare_selection,
+    same_nonfinite,
+    selected_from,
+)
+from lethe.verifier.conditioning import (
+    OVERFLOW_MARGIN,
+    RUNS,
+    Spread,
+    real_view,
+    smallest,
+    source_spread,
+)
+from lethe.verifier.conditioning import spread as perturbed_spread
+from lethe.verifier.oracle import dtype_named
+from lethe.verifier.precision import (
+    CarryPoint,
+    CarrySweep,
+    PrecisionStatistic,
+    carried_run,
+    carry_point,
+    carry_sweep,
+    narrowed_run,
+    precision_statistic,
+)
+from lethe.verifier.problem import Instance
+from lethe.verifier.profiling import OperatorProfile, selections
+from lethe.verifier.structure import flatten
+
+__all__ = [
+    "UNIT",
+    "Band",
+    "CarryPoint",
+    "CarrySweep",
+    "Comparison",
+    "PrecisionStatistic",
+    "Profile",
+    "band",
+    "bands",
+    "carried_run",
+    "carry_point",
+    "carry_sweep",
+    "compare",
+    "compare_selection",
+    "exact_integer_applies",
+    "gamma",
+    "gradient_band",
+    "narrowed_run",
+    "paper_bound",
+    "precision_statistic",
+    "structured",
+]
+
+
+class Profile(StrEnum):
+    """Which formula turns a case into a band."""
+
+    DERIVED = "derived"
+    PAPER = "paper"
+
+
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Unit roundoff: half the spacing of numbers just above 1 (IEEE 754, round to nearest)."""
+
+ELEMENTWISE_C = 16.0
+"""How many units (2u|y| + spread) an element may be off. Eager float32 on 200 KernelBench problems
+x 6 kinds of input needed at most 14.4 (GELU, whose erf errs by several ulp); the next power of two."""
+
+OWN_ERROR_C = 2.0
+"""A candidate may be off by this multiple of the worst ratio that the reference's own working-precision run
+shows on the same tensor: the reference is a faithful implementation, and another one may be as unlucky
+in the opposite direction of every rounding."""
+
+CONVOLUTION_C = 300.0
+"""Normwise margin for convolutions: transform-domain algorithms (Winograd, FFT) spread the rounding error
+of a tile over all of its elements, and F(4x4, 3x3) multiplies it by the product of its transform norms,
+about 10^2."""
+
+GAMMA_C = 1.0
+"""gamma_n A is a theorem (Higham, *Accuracy and Stability of Numerical Algorithms*, 3.1): no margin is
+needed."""
+
+BLUNT = 1000.0
+"""A multiplier above this says that the reference itself is ill-conditioned here; gates report such bands."""
+
+EXACT_INTEGERS = {"float64": 2.0**53, "float32": 2.0**24, "bfloat16": 2.0**8, "float16": 2.0**11}
+"""Integers up to 1/u are representable, so sums that stay below are exact in every order."""
+
+FEW_VALUES = 16
+"""An input of so few distinct values repeats the same rounding error, which then adds up instead of
+averaging."""
+
+PAPER_EPS = 1.19e-7
+"""float32 epsilon as the published messages imply it: they reproduce to 4 digits with this value."""
+
+PAPER_FACTOR = 4.0
+PAPER_FLOOR = 1e-5
+PAPER_HALF = {torch.float16: 1e-3, torch.bfloat16: 1e-2}
+PAPER_ACCUMULATOR = 2e-2
+PAPER_RELAXED = 1e-3
+
+
+@dataclass(frozen=True)
+class Band:
+    """What is allowed on one output tensor."""
+
+    bound: Tensor
+    """float64, shape of the (real view of the) output: largest allowed absolute error."""
+    valid: Tensor
+    """bool: elements that may be charged for their value."""
+    kind: str
+    """``"elementwise"``, ``"gamma"``, ``"normwise"``, ``"exact"``, ``"selection"`` or ``"paper"``."""
+    scale: float
+    """The multiplier c that was applied; above `BLUNT` the band cannot see much."""
+    nonfinite: Tensor | None = None
+    """bool: elements where oracle and working-precision reference agree on the same NaN or infinity."""
+    selected: Selected | None = None
+    """For index outputs: the values they point at."""
+
+
+def unit_of(dtype: str | torch.dtype, output: torch.dtype | None = None) -> float:
+    """Unit roundoff of the judged dtype, or of the output's own dtype if that is coarser.
+
+    A reference in float32 that returns half is not charged below half's roundoff; a float64
+    output of a float32 run keeps float32's unit.
+    """
+    return max(UNIT[_name(dtype_named(dtype))], UNIT.get(_name(output), 0.0))
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def structured(inputs: Any) -> bool:
+    """True if some floating input is one-signed, sorted along a dimension, or of at most `FEW_VALUES` values.
+
+    On such input rounding errors do not average out, so sums are bounded by gamma_n instead of sqrt(n).
+    Found from the values, whatever the draw is called.
+    """
+    return any(_is_structured(t) for t in flatten(inputs)[0] if t.is_floating_point() and t.numel() > 1)
+
+
+def _is_structured(t: Tensor) -> bool:
+    finite = t[t.isfinite()]
+    if finite.numel() < 2:
+        return False
+    if bool((finite >= 0).all()) or bool((finite <= 0).all()):
+        return True
+    if len(finite[:4096].unique()) <= FEW_VALUES and len(finite.unique()) <= FEW_VALUES:
+        return True
+    for d in range(t.dim()):
+        if t.shape[d] > 2:
+            step = t.diff(dim=d)
+            if bool((step >= 0).all()) or bool((step <= 0).all()):
+                return True
+    return False
+
+
+def chargeable(truth: Tensor, working: Tensor | None, disagree: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Elements whose value may be charged: finite truth, away from overflow, finite in the reference's own
+    run, and finite in every perturbed run (rules 8 and 9)."""
+    valid = truth.isfinite() & (truth.abs() < torch.finfo(dtype).max / OVERFLOW_MARGIN)
+    if working is not None:
+        valid = valid & working.isfinite()
+    if disagree is not None:
+        valid = valid & ~disagree
+    return valid
+
+
+def band(
+    truth: Tensor,
+    working: Tensor | None,
+    spread: Tensor | None,
+    disagree: Tensor | None = None,
+    *,
+    dtype: str | torch.dtype = "float32",
+    kind: str = "elementwise",
+    absolute: Tensor | None = None,
+    length: int = 0,
+) -> Band:
+    """The derived band of one floating output tensor.
+
+    truth: float64 oracle; working: the reference's own result in `dtype` (None if there is none);
+    spread, disagree: from `conditioning.spread`. `kind`:
+
+    ``"elementwise"``: c (2u|y| + spread), c = max(`ELEMENTWISE_C`, `OWN_ERROR_C` x the reference's own
+    worst ratio). ``"normwise"``: the same with c at least `CONVOLUTION_C` and one unit per sample, for
+    convolutions. ``"gamma"``: gamma_n A + 2u|y|, for linear operators on structured input; `absolute` and
+    `length` are from `absolute.absolute_terms`.
+
+    Raises ValueError for an unknown kind or shapes that do not match.
+    """
+    kept = dtype_named(dtype)
+    y = real_view(truth).double()
+    w = None if working is None else real_view(working).double().to(y.device)
+    if w is not None and w.shape != y.shape:
+        raise ValueError(f"the truth has shape {tuple(y.shape)}, the reference's own run {tuple(w.shape)}")
+    output = working.dtype if working is not None and working.is_floating_point() else kept
+    narrow = min(output, kept, key=lambda d: torch.finfo(d).max)
+    valid = chargeable(y, w, disagree, narrow)
+    nonfinite = same_nonfinite(y, w) if w is not None else ~y.isfinite()
+    unit = unit_of(kept, output)
+    base = 2 * unit * y.abs() + smallest(narrow)
+    if kind == "gamma":
+        if absolute is None or length < 1:
+            raise ValueError("a gamma band needs the sums of absolute terms and their number")
+        bound = gamma(length, unit) * real_view(absolute).double().to(y.device) + base
+        c = max(GAMMA_C, OWN_ERROR_C * worst_ratio(y, w, bound, valid))
+        return Band(c * bound, valid, kind, c, nonfinite)
+    if spread is not None:
+        base = base + spread.to(y.device)
+    if kind == "normwise":
+        base, c = _normwise(base, valid), CONVOLUTION_C
+    elif kind == "elementwise":
+        c = ELEMENTWISE_C
+    else:
+        raise ValueError(f"a band is elementwise, normwise or gamma, not {kind!r}")
+    c = max(c, OWN_ERROR_C * worst_ratio(y, w, base, valid))
+    return Band(c * base, valid, kind, c, nonfinite)
+
+
+def gamma(n: int, unit: float) -> float:
+    """gamma_n = n u / (1 - n u), the bound on a chain of n roundings; infinite once n u >= 1."""
+    return n * unit / (1 - n * unit) if n * unit < 1 else math.inf
+
+
+def worst_ratio(truth: Tensor, working: Tensor | None, base: Tensor, valid: Tensor) -> float:
+    """Largest |working - truth| / base over the valid elements; 0 if there is nothing to compare."""
+    if working is None or not bool(valid.any()):
+        return 0.0
+    return float(((working - truth).abs() / base)[valid].max())
+
+
+def _normwise(base: Tensor, valid: Tensor) -> Tensor:
+    """One unit for each sample (first dimension): the root mean square of its elementwise units."""
+    dims = tuple(range(1, base.dim())) if base.dim() > 1 else tuple(range(base.dim()))
+    kept = torch.where(valid, base, 0.0)
+    count = valid.sum(dim=dims, keepdim=True).clamp_min(1)
+    return (kept.square().sum(dim=dims, keepdim=True) / count).sqrt().expand(base.shape)
+
+
+def bands(
+    instance: Instance,
+    inputs: Any,
+    expected: list[Tensor],
+    working: list[Tensor],
+    *,
+    kind: str = "normal",
+    dtype: str | torch.dtype = "float32",
+    profile: Profile | str = Profile.DERIVED,
+    operator: OperatorProfile | None = None,
+    gate: str = "CMP-01",
+    k: int = RUNS,
+    seed: int = 0,
+) -> list[Band]:
+    """One band per output tensor of a case.
+
+    inputs: as given to the reference; expected: the oracle's tensors; working: the reference's own.
+    kind: the name of the draw; it only seeds the perturbations, together with `seed`, so that a replay
+    repeats them. operator: from `profile_operator` (traits are traced afresh where it is None). Raises
+    ReferenceFailed.
+    """
+    kept = dtype_named(dtype)
+    if Profile(profile) is Profile.PAPER:
+        floating = [t for t in flatten(inputs)[0] if t.is_floating_point()]
+        numel = floating[0].numel() if floating else 1
+        return [_paper_band(e, w, numel, gate, kept) for e, w in zip(expected, working, strict=True)]
+    regular = not structured(inputs)
+    terms = None
+    if not regular and (operator is None or operator.linear) and not (operator and operator.convolution):
+        terms = absolute_terms(instance, inputs)
+    growth = "auto" if regular else "worst"
+    salt = seed * 65_537 + zlib.crc32(kind.encode()) % 65_521
+    s = perturbed_spread(instance, inputs, expected, unit_of(kept), k, salt, dtype=kept, growth=growth)
+    form = "normwise" if operator is not None and operator.convolution else "elementwise"
+    found = []
+    for i, (e, w) in enumerate(zip(expected, working, strict=True)):
+        if not (e.is_floating_point() or e.is_complex()):
+            found.append(_discrete_band(instance, inputs, i, e, s, kept, salt))
+        elif terms is not None:
+            found.append(
+                band(
+                    e,
+                    w,
+                    None,
+                    s.disagree[i],
+                    dtype=kept,
+                    kind="gamma",
+                    absolute=terms.absolute[i],
+                    length=terms.length,
+                )
+            )
+        else:
+            found.append(band(e, w, s.spread[i], s.disagree[i], dtype=kept, kind=form))
+    return found
+
+
+def _discrete_band(
+    instance: Instance, inputs: Any, i: int, truth: Tensor, s: Spread, dtype: torch.dtype, seed: int
+) -> Band:
+    """Integers and masks: by the value they select, or exactly where no perturbed run changed them."""
+    chosen = selections(instance, inputs)[i]
+    if chosen is not None and dtype is not torch.float64:
+        allowed = source_spread(instance, inputs, i, chosen.source, unit_of(dtype), seed=seed, dtype=dtype)
+        selected = selected_from(chosen, truth, ELEMENTWISE_C * allowed)
+        if selected is not None:
+            everywhere = torch.ones(truth.shape, dtype=torch.bool, device=truth.device)
+            return Band(
+                torch.zeros(truth.shape, dtype=torch.float64), everywhere, "selection", 1.0, None, selected
+            )
+    bound = torch.full(truth.shape, 0.5, dtype=torch.float64, device=truth.device)
+    return Band(bound, s.spread[i] == 0, "exact", 1.0)
+
+
+def gradient_band(
+    truth: Tensor,
+    working: Tensor | None,
+    spread: Spread,
+    *,
+    dtype: str | torch.dtype = "float32",
+    profile: Profile | str = Profile.DERIVED,
+    operator: OperatorProfile | None = None,
+) -> Band:
+    """The band of one gradient tensor; `spread` is the entry of `conditioning.gradient_spread` for its
+    name."""
+    if Profile(profile) is Profile.PAPER:
+        return _paper_band(truth, working, truth.numel(), "CMP-02", dtype_named(dtype))
+    form = "normwise" if operator is not None and operator.convolution else "elementwise"
+    return band(truth, working, spread.spread[0], spread.disagree[0], dtype=dtype, kind=form)
+
+
+def _paper_band(truth: Tensor, working: Tensor | None, numel: int, gate: str, dtype: torch.dtype) -> Band:
+    y = real_view(truth).double()
+    bound, scale = paper_bound(y, numel, gate=gate, dtype=dtype)
+    w = y if working is None else real_view(working).double()
+    return Band(bound, y.isfinite(), "paper", scale, same_nonfinite(y, w))
+
+
+def paper_bound(
+    truth: Tensor, numel: int, *, gate: str, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, float]:
+    """The published harness's tolerance, reconstructed: (bound per element, the scale in it).
+
+    A reconstruction from the failure messages of the 3,134 published rows, which print the tolerance, not
+    from the harness's source. With scale = max(1, max|truth|) and n = elements of the first native input:
+    ORD-01: 4 eps sqrt(n) scale; CMP-01, CMP-03: max(1e-5, 4 eps sqrt(n)) scale; PRC-01: 1e-3 scale in float16
+    and 1e-2 scale in bfloat16; PRC-02: 2e-2 scale; ORD-03: 1e-3 + 1e-3 |truth|; eps = 1.19e-7.
+    CMP-02 never failed in the record; it takes CMP-01's form here. The scale is what the derived profile
+    avoids: one large output element loosens, and a long sum with a small result tightens, every element.
+    """
+    finite = truth[truth.isfinite()]
+    scale = max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
+    if gate == "ORD-03":
+        return PAPER_RELAXED + PAPER_RELAXED * truth.abs(), scale
+    order = PAPER_FACTOR * PAPER_EPS * math.sqrt(max(1, numel))
+    level = {"ORD-01": order, "PRC-02": PAPER_ACCUMULATOR}.get(gate, max(PAPER_FLOOR, order))
+    if gate == "PRC-01":
+        level = PAPER_HALF.get(dtype, level)
+    return torch.full_like(truth, level * scale), scale
+
+
+def exact_integer_applies(operator: OperatorProfile, inputs: Any, dtype: str = "float32") -> bool:
+    """True if every partial sum on these inputs is an exact integer in `dtype`, so that any order agrees
+    bit for bit.
+
+    Needs an operator of sums, products and selections with integer parameters (`integer_preserving`), integer
+    inputs, and the largest sum of absolute terms, ``ones_total`` times the product of the inputs' largest
+    magnitudes, at most 1/u (2^24 in float32, 2,048 in float16). The product bounds multilinear operators
+    only.
+    """
+    if not (operator.linear and operator.sum_of_products and operator.integer_preserving):
+        return False
+    total = operator.ones_total
+    for t in flatten(inputs)[0]:
+        if t.is_floating_point() and t.numel():
+            if not bool((t == t.round()).all()):
+                return False
+            total *= max(1.0, float(t.abs().max()))
+    return total <= EXACT_INTEGERS[dtype]

@@ -1,0 +1,247 @@
+"""One candidate before one docket: what the gates may ask of the suspect, and how answers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lethe.verifier import sites, tolerance, weights
+from lethe.verifier.custody import Isolation, Limits, RunReport, Suspect, SuspectError
+from lethe.verifier.docket import Case, Docket, Sizes, Truth, cast_floating
+from lethe.verifier.gates.base import CandidateStopped, Sheet, SkipCase
+from lethe.verifier.problem import Candidate
+from lethe.verifier.settings import Settings
+from lethe.verifier.structure import flatten, map_tensors
+from lethe.verifier.verdict import Finding, Status
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lethe.verifier.server import SuspectServer
+
+
+@dataclass(frozen=True)
+class Built:
+    """What the suspect's process holds at the moment."""
+
+    sizes: tuple[tuple[str, int], ...]
+    dtype: str
+
+
+class Trial:
+    """The suspect's side of a verdict: builds it at the sizes a case needs, runs it, compares.
+
+    Every method that talks to the suspect raises CandidateStopped, never SuspectError.
+    """
+
+    def __init__(
+        self, docket: Docket, candidate: Candidate, server: SuspectServer, settings: Settings, cache_dir: Path
+    ) -> None:
+        self.docket = docket
+        self.candidate = candidate
+        self.settings = settings
+        self._server = server
+        self._cache_dir = cache_dir
+        self._suspect: Suspect | None = None
+        self._built: Built | None = None
+        self.weights = "none"
+        self.isolation: Isolation = {}
+        self.launches = 0
+        self.kernels: set[str] = set()
+        self.cases: dict[str, Case] = {}
+        """Cases that were run, by id, for the counterexample."""
+        self.upstreams: dict[str, list[Any]] = {}
+        """Upstream gradients of the gradient gate's cases, by case id."""
+
+    def close(self) -> None:
+        """End the suspect's process; the next request starts a fresh one."""
+        if self._suspect is not None:
+            self._suspect.close()
+        self._suspect = None
+        self._built = None
+
+    def rebuild(self) -> None:
+        """Build the candidate again before its next run (fairness rule 34)."""
+        self._built = None
+
+    def _talk(self, request: Callable[[Suspect], Any]) -> Any:
+        try:
+            if self._suspect is None:
+                b = self.settings.budget
+                limits = Limits(
+                    cpu_seconds=b.cpu_seconds,
+                    wall_seconds=b.wall_seconds,
+                    memory_bytes=b.memory_bytes,
+                    file_bytes=b.file_bytes,
+                    processes=b.processes,
+                )
+                self._suspect = self._server.spawn(
+                    self.candidate, executor=self.settings.executor, limits=limits, cache_dir=self._cache_dir
+                )
+                self.isolation = self._suspect.isolation
+                self._suspect.load()
+            return request(self._suspect)
+        except SuspectError as e:
+            if not e.alive:
+                self.close()
+            raise CandidateStopped(e.status, e.message) from e
+
+    def build(self, sizes: Sizes, dtype: str = "float32") -> None:
+        """Construct the candidate at `sizes`, with weights aligned to the reference's.
+
+        Raises CandidateStopped; with status NOT_AUDITABLE where the mapping of weights is ambiguous.
+        """
+        want = Built(tuple(sorted(sizes.items())), dtype)
+        if self._built == want:
+            return
+        instance = self.docket.instance(sizes)
+        own = sites.hard_coded_sizes(self.candidate.source, sizes) if sizes else {}
+
+        def construct(state: dict[str, Tensor] | None) -> Any:
+            return self._talk(
+                lambda s: s.build(instance.init, instance.seed, dtype=dtype, sizes=own or None, state=state)
+            )
+
+        self._built = None
+        built = construct(None)
+        if self.candidate.kind == "module":
+            reference = cast_floating(dict(instance.module.state_dict()), dtype)
+            alignment = weights.align(reference, built)
+            if alignment.how == "not_auditable":
+                raise CandidateStopped(Status.NOT_AUDITABLE, alignment.reason)
+            if alignment.how == "copied":
+                construct(alignment.state)
+            self.weights = alignment.how
+        self._built = want
+
+    def run(self, case: Case, *, dtype: str = "float32", **options: Any) -> list[RunReport]:
+        """Run the candidate on a case; one report per repetition."""
+        self.cases.setdefault(case.id, case)
+        self.build(case.sizes, dtype)
+        drawn = map_tensors(cast_floating(case.inputs, dtype), lambda t: t.cpu())
+        reports: list[RunReport] = self._talk(lambda s: s.run(drawn, **options))
+        for r in reports:
+            self.launches += r.launches
+            self.kernels.update(r.kernels)
+        return reports
+
+    def read(self, name: str) -> list[Tensor]:
+        """The present values of outputs that an earlier run was asked to hold."""
+        value = self._talk(lambda s: s.read(name))
+        return flatten(value)[0]
+
+    def resources(self, target: str) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = self._talk(lambda s: s.resources(target))
+        return result
+
+    def fresh(self) -> Trial:
+        """The same trial with a process of its own, for confirming a finding."""
+        other = Trial(self.docket, self.candidate, self._server, self.settings, self._cache_dir)
+        other.weights = self.weights
+        return other
+
+    def try_case(
+        self,
+        sheet: Sheet,
+        draw: Callable[[], Case],
+        label: str,
+        check: Callable[[Case, RunReport], list[Finding]],
+        **options: Any,
+    ) -> None:
+        """Draw, run and check one case, booking whatever happens on the sheet."""
+        try:
+            case = draw()
+        except SkipCase as e:
+            sheet.skip(label, str(e))
+            return
+        try:
+            report = self.run(case, **options)[0]
+        except CandidateStopped as e:
+            sheet.halt(case.id, e)
+            return
+        sheet.add(check(case, report))
+
+    def check_value(
+        self, case: Case, report: RunReport, sheet: Sheet, *, dtype: str = "float32", relax: float = 1.0
+    ) -> list[Finding]:
+        """Compare structure, shape and value with the docket's truth; notes the worst ratio on the sheet."""
+        truth = self.docket.truth(case, dtype)
+        got, skeleton = flatten(report.outputs)
+        mismatch = structure_finding(case, truth, got, skeleton)
+        if mismatch is not None:
+            return [mismatch]
+        findings = []
+        for i, name in enumerate(truth.names):
+            c = tolerance.compare(got[i], truth.expected[i], truth.bands[i])
+            ratio = c.ratio / relax
+            sheet.worst("worst_ratio", ratio)
+            if ratio > 1.0:
+                findings.append(value_finding(case, name, c, relax))
+        return findings
+
+
+def structure_finding(case: Case, truth: Truth, got: list[Tensor], skeleton: Any) -> Finding | None:
+    """A finding if the candidate returned another structure or other shapes than the reference."""
+    if _layout_of(skeleton) != _layout_of(truth.skeleton):
+        return Finding(
+            case=case.id,
+            seed=case.seed,
+            channel="T",
+            mechanism="structure",
+            message=f"returns {describe(skeleton)}, the reference returns {describe(truth.skeleton)}",
+        )
+    for name, a, b in zip(truth.names, got, truth.working, strict=True):
+        if a.shape != b.shape:
+            return Finding(
+                case=case.id,
+                seed=case.seed,
+                channel="T",
+                mechanism="shape",
+                output=name,
+                message=f"{name} has shape {tuple(a.shape)}, the reference's is {tuple(b.shape)}",
+            )
+    return None
+
+
+def value_finding(case: Case, name: str, c: tolerance.Comparison, relax: float) -> Finding:
+    kind = "value" if c.finite else "nonfinite"
+    return Finding(
+        case=case.id,
+        seed=case.seed,
+        channel="B",
+        mechanism=kind,
+        output=name,
+        where=c.index,
+        metric=c.error,
+        bound=c.bound * relax,
+        expected=c.expected,
+        got=c.got,
+        message=(
+            f"{name}{list(c.index)} is {c.got:.6g}, expected {c.expected:.6g}: error {c.error:.3g} "
+            f"against a bound of {c.bound * relax:.3g} on {case.id} inputs"
+        ),
+    )
+
+
+def _layout_of(skeleton: Any) -> Any:
+    """Structure with lists and tuples told alike: returning one for the other is no breach."""
+    ((tag, v),) = skeleton.items()
+    if tag in ("tuple", "list"):
+        return [_layout_of(y) for y in v]
+    if tag == "dict":
+        return {k: _layout_of(y) for k, y in v}
+    return tag
+
+
+def describe(skeleton: Any) -> str:
+    """A skeleton in words: ``a tensor``, ``2 values``."""
+    ((tag, v),) = skeleton.items()
+    if tag == "t":
+        return "a tensor"
+    if tag in ("tuple", "list"):
+        return f"{len(v)} values"
+    if tag == "dict":
+        return f"a dict of {', '.join(k for k, _ in v) or 'nothing'}"
+    return "a scalar"
