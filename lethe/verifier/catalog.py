@@ -172,8 +172,8 @@ CONTRACTS: tuple[Contract, ...] = (
         channel=Channel.TOLERANCE_FREE,
         scope="candidates that compile a kernel of their own (Triton, CuTe)",
         precondition="the kernel's own compiler is at hand; no GPU is needed",
-        postcondition="the compiled kernel fits the target: registers without spills to local memory beyond the "
-        "limit, shared memory, tensor-memory columns",
+        postcondition="the compiled kernel fits the target: registers a thread and a block, shared memory, threads, "
+        "tensor-memory columns (512 on sm_100); spills are reported",
         tolerance="none: hardware limits",
         oracle="the compiler's metadata and cuobjdump's resource report",
         measurement="each launched specialisation compiled for sm_90 and sm_100",

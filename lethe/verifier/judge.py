@@ -69,11 +69,8 @@ class Judge:
     ) -> None:
         if profile not in ("derived", "paper"):
             raise ValueError(f"unknown profile {profile!r}; use derived or paper")
-        for g in gates or ():
-            if g not in catalog.IDS:
-                raise ValueError(f"unknown gate {g!r}; the gates are {', '.join(catalog.IDS)}")
         self._device = device
-        self._options = dict(profile=profile, seed=seed, quick=quick, gates=tuple(gates) if gates else None)
+        self._options = dict(profile=profile, seed=seed, quick=quick, gates=_known(gates))
         self._budget = budget
         self._counterexamples = counterexamples
         self._server = SuspectServer()
@@ -91,12 +88,17 @@ class Judge:
         self._server.close()
         self._caches.cleanup()
 
-    def verify(self, problem: Problem, candidate: Candidate) -> Verdict:
-        """Judge one candidate. Never raises on account of the candidate or the reference."""
+    def verify(self, problem: Problem, candidate: Candidate, gates: Sequence[str] | None = None) -> Verdict:
+        """Judge one candidate. Never raises on account of the candidate or the reference.
+
+        `gates` replaces the judge's own choice for this verdict.
+        """
         start = time.perf_counter()
         executor = choose_executor(self._device, candidate.language)
         budget = self._budget or (CUDA_BUDGET if executor == "cuda" else Budget())
         settings = Settings(executor=executor, budget=budget, **self._options)  # type: ignore[arg-type]
+        if gates is not None:
+            settings = replace(settings, gates=_known(gates))
         blank = Verdict(
             problem=problem.name,
             candidate=candidate.name,
@@ -195,6 +197,13 @@ class Judge:
         path = Path(self._caches.name) / candidate.sha256[:24]
         path.mkdir(exist_ok=True)
         return path
+
+
+def _known(gates: Sequence[str] | None) -> tuple[str, ...] | None:
+    for g in gates or ():
+        if g not in catalog.IDS:
+            raise ValueError(f"unknown gate {g!r}; the gates are {', '.join(catalog.IDS)}")
+    return tuple(gates) if gates else None
 
 
 def _run_gate(identifier: str, trial: Trial) -> GateResult:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from lethe.verifier.executors.resources import KernelResource, exceeded
 from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet
 from lethe.verifier.verdict import Finding, GateResult, Reason
 
@@ -27,18 +29,21 @@ def run(trial: Trial) -> GateResult:
             sheet.skip(target, f"{e.status}: {e.message}")
             sheet.stopped.append(e)
             continue
-        if not kernels:
-            sheet.skip(target, "no launched kernel was recorded")
-        for k in kernels:
-            label = f"{k['name']}:{target}"
-            for column in ("registers", "shared_bytes", "spill_bytes", "tmem_columns"):
-                sheet.worst(f"{target}:{column}", float(k.get(column) or 0))
-            sheet.add(
-                [
-                    Finding(case=label, channel="T", mechanism="resources", message=problem, extra=dict(k))
-                    for problem in k["violations"]
-                ]
-            )
+        for row in kernels:
+            _judge(sheet, KernelResource(**row))
     if not sheet.cases and not sheet.stopped:
         raise NotApplicable(Reason.NO_COMPILED_ARTIFACT, "no launched kernel was recorded")
     return sheet.result()
+
+
+def _judge(sheet: Sheet, k: KernelResource) -> None:
+    """A kernel that its compiler refuses is the tool chain's word, not a breach (fairness rule 21)."""
+    label = f"{k.name}:{k.target}"
+    if k.error:
+        sheet.skip(label, k.error)
+        return
+    for column in ("registers", "shared_bytes", "spill_bytes", "tmem_columns"):
+        sheet.worst(f"{k.target}:{column}", float(getattr(k, column)))
+    sheet.add(
+        [Finding(case=label, channel="T", mechanism="resources", message=m, extra=asdict(k)) for m in exceeded(k)]
+    )
