@@ -200,7 +200,9 @@ def replay(
 
 def _named_as(recorded: Verdict, now: Verdict) -> Verdict:
     """Names and paths are labels: a moved file keeps those of the record."""
-    paths: dict[str, Any] = {k: recorded.options[k] for k in ("candidate_path", "reference_path") if k in recorded.options}
+    paths: dict[str, Any] = {
+        k: recorded.options[k] for k in ("candidate_path", "reference_path") if k in recorded.options
+    }
     return replace(
         now,
         problem=recorded.problem,

@@ -1,0 +1,166 @@
+"""Run an audit: rows in, JSON lines out; resumable, sharded, with progress.
+
+What the file holds in the end does not depend on interruptions, on the number of
+workers or on the order in which rows finished: `merge` sorts lines by corpus order,
+and a line without its `timing` is a function of the row, the settings and the rules.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from lethe.audit import lines
+from lethe.audit.corpora import Corpus, CorpusError, Row, in_shard, stratified
+from lethe.audit.lines import Line, Log, LogError
+from lethe.audit.pool import JudgeSettings, judged
+from lethe.audit.progress import Progress, quiet
+from lethe.verifier.verdict import CANDIDATE_FAULTS, Status, Verdict
+
+ORDERS = ("corpus", "stratified")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rows of a corpus to judge, and in which order."""
+
+    shard: int = 1
+    shards: int = 1
+    limit: int | None = None
+    """Only the first so many rows of the order (before sharding)."""
+    order: str = "corpus"
+    """``"corpus"``, or ``"stratified"``: any prefix is a proportional sample of the families."""
+    rows: tuple[str, ...] = ()
+    """Only these row ids, if any are given."""
+    accepted: bool | None = None
+    """Only rows that the corpus's own check accepted (True) or rejected (False)."""
+
+    def of(self, corpus: Corpus) -> list[Row]:
+        """The selected rows. Raises CorpusError for an unknown row id, shard or order."""
+        if not 1 <= self.shard <= self.shards:
+            raise CorpusError(f"there is no shard {self.shard} of {self.shards}; shards count from 1")
+        if self.order not in ORDERS:
+            raise CorpusError(f"unknown order {self.order!r}; use corpus or stratified")
+        if self.rows:
+            return [corpus.get(i) for i in self.rows]
+        rows = [r for r in corpus.rows() if self.accepted is None or r.accepted is self.accepted]
+        if self.order == "stratified":
+            rows = stratified(rows)
+        return [r for r in rows[: self.limit] if in_shard(r.id, self.shard, self.shards)]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How one run of an audit ended."""
+
+    path: Path
+    selected: int
+    done_before: int
+    judged: int
+    interrupted: bool = False
+
+    @property
+    def complete(self) -> bool:
+        return self.done_before + self.judged == self.selected
+
+
+def run(
+    corpus: Corpus,
+    path: str | Path,
+    *,
+    settings: JudgeSettings | None = None,
+    selection: Selection | None = None,
+    workers: int = 2,
+    progress: Progress | None = None,
+    again: bool = False,
+) -> Summary:
+    """Judge the selected rows that `path` does not hold yet, appending one line for each.
+
+    Rows that the file already holds, with the same sources and rules, are judged again
+    only with `again`.
+    KeyboardInterrupt ends the run early (`Summary.interrupted`); the file stays valid.
+    Raises LogError where the file is not an audit's, is in use, or was written with
+    other settings; CorpusError where the selection names what does not exist;
+    ValueError where the judge cannot be made.
+    """
+    settings = settings or JudgeSettings()
+    selected = (selection or Selection()).of(corpus)
+    progress = progress or quiet()
+    with Log(path) as log:
+        _same_settings(log, corpus, settings)
+        done = [] if again else [row for row in selected if _done(log, row)]
+        known = {row.id for row in done}
+        pending = [row for row in selected if row.id not in known]
+        count = 0
+        interrupted = False
+        with progress:
+            progress.start(corpus.name, len(selected), len(done), sum(_found(log, row) for row in done))
+            try:
+                with closing(judged(pending, settings, workers)) as results:
+                    for result in results:
+                        log.append(lines.make(result.row, result.verdict, settings.record(), result.wall))
+                        count += 1
+                        progress.advance(result.row.id, finding(result.verdict))
+            except KeyboardInterrupt:
+                interrupted = True
+        return Summary(Path(path), len(selected), len(done), count, interrupted)
+
+
+def finding(verdict: Verdict) -> bool:
+    """Whether the progress display counts this verdict as a finding."""
+    return verdict.violated
+
+
+def _found(log: Log, row: Row) -> bool:
+    verdict = log.lines[row.corpus, row.id]["verdict"]
+    failed = any(g["status"] == "fail" for g in verdict["gates"])
+    return failed or bool(verdict["integrity"]) or Status(verdict["status"]) in CANDIDATE_FAULTS
+
+
+def _done(log: Log, row: Row) -> bool:
+    line = log.lines.get((row.corpus, row.id))
+    return line is not None and lines.is_current(line, row)
+
+
+def _same_settings(log: Log, corpus: Corpus, settings: JudgeSettings) -> None:
+    wanted = settings.record()
+    for line in log.lines.values():
+        if line["corpus"] == corpus.name and line["settings"] != wanted:
+            name = next(k for k in wanted if line["settings"].get(k) != wanted[k])
+            raise LogError(
+                f"{log.path} holds rows judged with {name}={json.dumps(line['settings'].get(name))}, "
+                f"this run has {json.dumps(wanted[name])}; choose another --out or the same settings"
+            )
+
+
+def merge(shards: Iterable[str | Path]) -> list[Line]:
+    """The lines of all shards, one per row (the last wins), sorted by corpus and corpus order.
+
+    Raises LogError where a shard cannot be read or two shards of a corpus differ in settings.
+    """
+    merged: dict[tuple[str, str], Line] = {}
+    settings: dict[str, tuple[str, object]] = {}
+    for shard in shards:
+        for line in lines.read(shard):
+            corpus = line["corpus"]
+            first = settings.setdefault(corpus, (str(shard), line["settings"]))
+            if line["settings"] != first[1]:
+                raise LogError(
+                    f"{first[0]} and {shard} were written with different settings; do not mix them"
+                )
+            merged[corpus, line["id"]] = line
+    return sorted(merged.values(), key=lambda line: (line["corpus"], line["order"], line["id"]))
+
+
+def write(path: str | Path, merged: Sequence[Line]) -> None:
+    """Write merged lines to a file, whole or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        for line in merged:
+            file.write(json.dumps(line, sort_keys=True, allow_nan=False) + "\n")
+    part.replace(path)
