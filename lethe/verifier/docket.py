@@ -7,7 +7,9 @@ All candidates of one problem share it, so that judging another one costs little
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lethe.verifier import inputs, memory, oracle, profiling, shapes, shrink, tolerance
@@ -41,7 +43,7 @@ class Case:
     """Nested list of tensors (float32 where floating) and scalars, on the docket's device."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Truth:
     """What the reference says about one case."""
 
@@ -52,7 +54,12 @@ class Truth:
     """float64 outputs (discrete outputs keep their dtype)."""
     working: list[Tensor]
     """The reference's own working-precision outputs."""
-    bands: list[Band]
+    make_bands: Callable[[], list[Band]]
+
+    @cached_property
+    def bands(self) -> list[Band]:
+        """One band per output; computed on first use, since the tolerance-free gates need none."""
+        return self.make_bands()
 
 
 class Docket:
@@ -115,16 +122,19 @@ class Docket:
         drawn = cast_floating(case.inputs, dtype)
         working, skeleton = flatten(oracle.run_working(instance, drawn, dtype=dtype))
         expected, _ = flatten(oracle.run_float64(instance, drawn))
-        bands = tolerance.bands(
-            instance,
-            drawn,
-            expected,
-            working,
-            kind=case.kind,
-            dtype=dtype,
-            profile=self.settings.profile,
-            operator=self.operator,
-        )
+
+        def bands() -> list[Band]:
+            return tolerance.bands(
+                instance,
+                drawn,
+                expected,
+                working,
+                kind=case.kind,
+                dtype=dtype,
+                profile=self.settings.profile,
+                operator=self.operator,
+            )
+
         return Truth(skeleton, paths(skeleton), expected, working, bands)
 
     @property
