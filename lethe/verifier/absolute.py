@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lethe.verifier.modes import EagerMode, widened
 from lethe.verifier.operations import ELEMENTARY, SELECTING, is_scaling, kind_of, lengths, whole_power
 from lethe.verifier.oracle import (
     ReferenceFailed,
@@ -19,7 +19,6 @@ from lethe.verifier.oracle import (
     module_copy,
     pinned_backends,
     reference_errors,
-    widened,
 )
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten
@@ -29,7 +28,7 @@ class NotASumOfProducts(Exception):
     """The reference holds an operator for which sums of absolute terms do not bound the error."""
 
 
-class AbsoluteTerms(TorchDispatchMode):
+class AbsoluteTerms(EagerMode):
     """Evaluate a sum of products with every term made positive: subtractions add, negations vanish."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class OutputMeta:
     contiguous: bool
     requires_grad: bool
     storage: int
-    """Alias group: tensors of this call (inputs, parameters, outputs) with the same number share a storage."""
+    """Alias group: inputs, parameters and outputs of this call with the same number share a storage."""
     aliases: tuple[str, ...] = ()
     """Tensors whose memory this one overlaps: ``"input:0"``, ``"out[1]"``, ``"param:weight"``."""
 
@@ -65,7 +65,8 @@ class RunReport:
     inputs_after: list[Tensor] | None
     """The input tensors after the call, in flatten order, if they were asked for."""
     grads: dict[str, Tensor | None]
-    """``"input:<i>"`` (i counts all input tensors in flatten order) and ``"param:<name>"``; None: no gradient."""
+    """``"input:<i>"`` (i counts the floating input tensors in flatten order), ``"param:<name>"``; None: no
+    gradient arrived."""
     guards_intact: bool
     overrun: list[str]
     """Which tensors were written outside: ``"input:0: 4 bytes after its end"``."""

@@ -32,7 +32,7 @@ class Axis:
     """Its value at the base sizes."""
     role: str
     """``"batch"``, ``"width"`` (a last dimension or a parameter moves), ``"length"``, or
-    ``"features"`` (no input moves, but a parameter and an output by the same amount)."""
+    ``"features"`` (no input moves, but leading dimensions of parameters do)."""
     moves: tuple[tuple[int, int], ...]
     """``(input tensor, dimension)`` pairs that move with it."""
     parameters: bool
@@ -161,7 +161,7 @@ def _axis(
         return "the reference accepts no other value"
     last = any(d == len(facts.inputs[i]) - 1 and d > 0 for i, d in moves)
     leading = all(d == 0 for _, d in moves) and outputs <= {0} and not parameters and not last
-    if leading or any("batch" in n.lower() for n in names):
+    if leading or (any("batch" in n.lower() for n in names) and not last):
         role = "batch"
     else:
         role = "width" if last or parameters else "length"
@@ -198,14 +198,17 @@ def _features(
     value: int,
     other: int,
 ) -> Axis | str:
-    """An axis such as ``out_features``: parameters and outputs grow by as much as the size does."""
+    """An axis such as ``out_features`` or ``hidden_size``: leading dimensions of parameters grow with the
+    size, and outputs grow with it or stay. A kernel size moves trailing dimensions, so it is none."""
     try:
         there = prober.run(at(other))
     except ProblemError:
         return "no input dimension moves"
     parameters = _differences(facts.parameters, there.parameters)
     outputs = _differences(facts.outputs, there.outputs)
-    if not parameters or not outputs or set([*parameters.values(), *outputs.values()]) != {other - value}:
+    changes = [*parameters.values(), *outputs.values()]
+    leading = parameters and all(d < 2 for _, d in parameters)
+    if not leading or any((change > 0) != (other > value) for change in changes):
         return "no input dimension moves"
     step, _ = _step(prober, at, facts, value)
     return Axis(names, value, "features", (), True, step) if step else "the reference accepts no other value"
@@ -215,7 +218,7 @@ def _differences(here: tuple[Shape, ...], there: tuple[Shape, ...]) -> dict[tupl
     """``(tensor, dimension)`` -> change, where the shapes differ."""
     return {
         (i, d): b - a
-        for i, (s, t) in enumerate(zip(here, there))
-        for d, (a, b) in enumerate(zip(s, t))
+        for i, (s, t) in enumerate(zip(here, there, strict=False))
+        for d, (a, b) in enumerate(zip(s, t, strict=False))
         if a != b
     }

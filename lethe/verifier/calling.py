@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import CodeType, ModuleType
 from typing import Any
 
 import torch
 
 from lethe.verifier import poison
 from lethe.verifier.channel import span
+from lethe.verifier.entry import obstacle, state_of
+from lethe.verifier.executors import launch_count as _launch_count
+from lethe.verifier.executors import launched_names as _launched_names
 from lethe.verifier.executors.pretend_cuda import is_host as _is_host
 from lethe.verifier.structure import StructureError
 from lethe.verifier.structure import flatten as _flatten
@@ -29,109 +29,8 @@ _copy, _as_strided, _clone, _to = _T.copy_, _T.as_strided, _T.clone, _T.to
 _reshape, _detach, _requires_grad_ = _T.reshape, _T.detach, _T.requires_grad_
 _data_ptr, _untyped_storage = _T.data_ptr, _T.untyped_storage
 
-MODULE = "candidate"
 STIR_BYTES = (1 << 12, 1 << 16, 1 << 20, 3 << 20)
 """Sizes of the unrelated allocations between calls: below and above the allocators' thresholds."""
-MAX_LISTED = 40
-
-
-class Malformed(Exception):
-    """The candidate's text holds no usable entry point."""
-
-
-# ---------------------------------------------------------------- source
-
-
-def compiled(text: str, path: str) -> CodeType:
-    """Byte code of `text`. Raises Malformed with the line."""
-    try:
-        return compile(text, path, "exec", dont_inherit=True)
-    except SyntaxError as e:
-        where = f"line {e.lineno}: " if e.lineno else ""
-        raise Malformed(f"is not valid Python: {where}{e.msg}") from None
-    except (ValueError, RecursionError, MemoryError, UnicodeError) as e:
-        raise Malformed(f"is not valid Python: {str(e) or type(e).__name__}") from None
-
-
-def fresh_module(path: str) -> ModuleType:
-    """An empty module ``candidate`` in sys.modules, where ``inspect`` and ``triton.jit`` find its source."""
-    import linecache
-
-    linecache.checkcache(path)
-    module = ModuleType(MODULE)
-    module.__file__ = path
-    sys.modules[MODULE] = module
-    return module
-
-
-def definitions(module: ModuleType | None) -> dict[str, list[str]]:
-    """Classes and functions that the candidate's module defines itself."""
-    found: dict[str, list[str]] = {"classes": [], "functions": []}
-    for name, value in list(vars(module).items()):
-        if getattr(value, "__module__", None) == MODULE and name.isprintable() and len(name) <= 100:
-            if isinstance(value, type):
-                found["classes"].append(name)
-            elif inspect.isfunction(value):
-                found["functions"].append(name)
-    return {k: v[:MAX_LISTED] for k, v in found.items()}
-
-
-def require_entry(module: ModuleType, entry: str, kind: str) -> None:
-    """Raise Malformed unless `module` holds `entry` as an nn.Module class or, if so declared, a callable."""
-    if not hasattr(module, entry):
-        found = definitions(module)
-        names = ", ".join(found["classes"] + found["functions"]) or "nothing"
-        wanted = "class" if kind == "module" else "function"
-        raise Malformed(f"defines no {wanted} {entry}; it defines {names}")
-    value = getattr(module, entry)
-    if kind == "module" and not (isinstance(value, type) and issubclass(value, torch.nn.Module)):
-        raise Malformed(f"{entry} is a {type(value).__name__}, not a subclass of nn.Module")
-    if kind == "function" and not callable(value):
-        raise Malformed(f"{entry} is a {type(value).__name__}, not a function")
-
-
-# ---------------------------------------------------------------- modules and their state
-
-
-def clone(t: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy of a tensor of the request (which is a view of read-only memory)."""
-    with _plain():
-        return _to(_clone(t), device)
-
-
-def settle(model: torch.nn.Module, device: torch.device, dtype: torch.dtype, train: bool) -> torch.nn.Module:
-    """Device, dtype of floating parameters, and mode."""
-    if device.type != "cpu":
-        model = model.to(device)
-    if dtype is not torch.float32 and dtype.is_floating_point:
-        model = model.to(dtype)
-    return model.train(train)
-
-
-def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers by name; tensors that cannot travel are left out."""
-    values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    names = [n for n in model.state_dict(keep_vars=True) if n in values]
-    return {n: values[n] for n in names if _travels(values[n]) is None}
-
-
-def copy_state(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> list[str]:
-    """Copy values into parameters and buffers of the same name and exact shape; returns the names."""
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    copied = []
-    with _no_grad():
-        for name, value in state.items():
-            if name in own and tuple(own[name].shape) == tuple(value.shape):
-                _copy(own[name], value)
-                copied.append(name)
-    return copied
-
-
-def storage_address(t: torch.Tensor) -> int:
-    return _untyped_storage(t).data_ptr()
-
-
-# ---------------------------------------------------------------- calls
 
 
 def spread_upstream(
@@ -211,7 +110,6 @@ class Call:
     target: Callable[..., Any]
     device: torch.device
     ledger: poison.Ledger
-    executors: Any
     strides: list[list[int]]
     given: list[torch.Tensor]
     skeleton: Any
@@ -229,7 +127,7 @@ class Call:
             if self.upstream is not None:
                 inputs = [_with_leaf(t, leaves) for t in inputs]
             arguments = _unflatten(inputs, self.skeleton)
-        before, names = self.executors.launch_count(), set(self.executors.launched_names())
+        before, names = _launch_count(), set(_launched_names())
         self.ledger.active = self.guard
         begun = _clock()
         _grad_enabled(self.upstream is not None)
@@ -248,7 +146,7 @@ class Call:
         finally:
             _grad_enabled(True)
             self.ledger.active = False
-        launched = list(self.executors.launched_names())
+        launched = list(_launched_names())
         with _plain():
             for path, t in zip(_paths(skeleton) if tensors else [], tensors, strict=True):
                 self.ledger.name(_data_ptr(t), path)
@@ -260,7 +158,7 @@ class Call:
                 others=_state(self.target),
                 grads=grads,
                 overrun=self.ledger.check() if self.guard else [],
-                launches=max(0, self.executors.launch_count() - before),
+                launches=max(0, _launch_count() - before),
                 kernels=[n for n in launched if n not in names] or launched,
                 elapsed=elapsed,
                 devices=[self._residence(t) for t in tensors],
@@ -312,7 +210,7 @@ class Call:
     def _gradients(
         self, outputs: list[torch.Tensor], leaves: list[torch.Tensor], parameters: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor | None]:
-        """Gradients of <upstream, outputs> for every floating input and parameter; None where none arrives."""
+        """Gradients of <upstream, outputs> for floating inputs and parameters; None where none arrives."""
         assert self.upstream is not None
         wanted = {f"input:{i}": t for i, t in enumerate(leaves)}
         wanted |= {f"param:{n}": p for n, p in parameters.items() if p.requires_grad}
@@ -366,22 +264,11 @@ def _overlaps(shape: tuple[int, ...], stride: list[int]) -> bool:
     return False
 
 
-def _travels(t: torch.Tensor) -> str | None:
-    """Why the values of `t` cannot be sent, or None."""
-    if t.layout is not _strided:
-        return f"a tensor of layout {t.layout}"
-    if t.is_quantized or t.is_nested:
-        return "a quantized or nested tensor"
-    if t.device.type not in ("cpu", "cuda"):
-        return f"a tensor on device {t.device}"
-    return None
-
-
 def _ordinary(t: torch.Tensor) -> torch.Tensor:
     """`t` as a plain tensor. Raises StructureError if its values cannot be sent."""
     if type(t) is not _T and type(t) is not _Parameter:
         t = t.as_subclass(_T)
-    why = _travels(t)
+    why = obstacle(t)
     if why is not None:
         raise StructureError(why)
     return t

@@ -239,7 +239,7 @@ def packed_size(tensors: list[Tensor]) -> int:
 
 
 def write_tensors(tensors: list[Tensor], arena: Arena, offset: int = 0, index: int = 0) -> list[TensorMeta]:
-    """Copy CPU tensors into `arena` from `offset` on, each contiguous. Raises ValueError if they do not fit."""
+    """Copy tensors into `arena` from `offset` on, each contiguous. Raises ValueError if they do not fit."""
     import torch
 
     metas = []

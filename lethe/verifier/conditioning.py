@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lethe.verifier.absolute import Terms, absolute_terms
+from lethe.verifier.modes import widened
 from lethe.verifier.operations import Rounding
 from lethe.verifier.oracle import (
     call,
@@ -24,7 +25,6 @@ from lethe.verifier.oracle import (
     module_copy,
     pinned_backends,
     reference_errors,
-    widened,
 )
 from lethe.verifier.perturbation import Perturb, real_view, smallest
 from lethe.verifier.problem import Instance

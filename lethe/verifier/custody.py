@@ -9,7 +9,6 @@ import select
 import shutil
 import signal
 import socket
-import stat
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lethe.verifier import channel, sandbox, structure
 from lethe.verifier.answers import Built, OutputMeta, RunReport, parse_built, parse_reports
 from lethe.verifier.channel import Arena, GarbageError, GoneError, LateError
+from lethe.verifier.ends import MAY_REPORT, Exit, SuspectError, clean, remove
 from lethe.verifier.sandbox import Isolation, Limits
 from lethe.verifier.verdict import Status
 
@@ -41,57 +41,6 @@ MAX_ARENAS = 64
 MAX_MESSAGE = 600
 TAIL_BYTES = 2000
 
-_MAY_REPORT = frozenset(
-    {
-        Status.MALFORMED_CANDIDATE,
-        Status.IMPORT_FAILED,
-        Status.BUILD_FAILED,
-        Status.COMPILE_FAILED,
-        Status.RUN_FAILED,
-        Status.WRONG_TYPE,
-        Status.OUT_OF_MEMORY,
-        Status.CRASHED,
-        Status.RESOURCE_LIMIT,
-        Status.TIMED_OUT,
-        Status.EXECUTOR_FAILED,
-        Status.HARNESS_FAILED,
-    }
-)
-"""Statuses that a suspect may give as the outcome of a request."""
-
-
-class SuspectError(Exception):
-    """A request that got no usable answer.
-
-    `status` says what kind of end it was, `message` says it in one sentence, `stage` is the
-    request (``"load"``, ``"build"``, ``"run"``...). `alive` tells whether the suspect can be
-    asked again.
-    """
-
-    def __init__(self, status: Status, message: str, stage: str, alive: bool = False) -> None:
-        super().__init__(f"{status}: {message}")
-        self.status = status
-        self.message = message
-        self.stage = stage
-        self.alive = alive
-
-
-@dataclass
-class _Exit:
-    """How the candidate's process ended, as its init told."""
-
-    code: int
-    seconds: float
-
-    @property
-    def signum(self) -> int:
-        return os.WTERMSIG(self.code) if os.WIFSIGNALED(self.code) else 0
-
-    def __str__(self) -> str:
-        if self.signum:
-            return f"signal {self.signum} ({_signal_name(self.signum)})"
-        return f"exit {os.waitstatus_to_exitcode(self.code)}"
-
 
 @dataclass
 class Suspect:
@@ -108,7 +57,7 @@ class Suspect:
     _asked: Arena | None = field(default=None, repr=False)
     _answers: list[Arena] = field(default_factory=list, repr=False)
     _ended: str = ""
-    _exit: _Exit | None = None
+    _exit: Exit | None = None
 
     # ------------------------------------------------------------ life
 
@@ -167,20 +116,20 @@ class Suspect:
             ) from e
 
     def close(self) -> str:
-        """End the process and everything it started; returns how it ended, e.g. ``"exit 3"``, ``"killed"``."""
+        """End the process and all that it started; returns how it ended, e.g. ``"exit 3"``, ``"killed"``."""
         if not self._ended:
             self._read_exit(0.0)
             with contextlib.suppress(OSError):
                 os.write(self._lifeline, b"k")
             os.close(self._lifeline)
+            self._socket.close()
             self._await_sweep()
             os.close(self._status)
-            self._socket.close()
             for arena in (self._asked, *self._answers):
                 if arena is not None:
                     arena.close()
             self._answers.clear()
-            _remove(self.scratch)
+            remove(self.scratch)
             self._ended = str(self._exit) if self._exit else "killed"
         return self._ended
 
@@ -199,7 +148,7 @@ class Suspect:
         try:
             with open(self.scratch / f"{stream}.txt", "rb") as f:
                 f.seek(max(0, os.fstat(f.fileno()).st_size - TAIL_BYTES))
-                return _clean(f.read().decode("utf-8", "replace"), TAIL_BYTES)
+                return clean(f.read().decode("utf-8", "replace"), TAIL_BYTES)
         except OSError:
             return ""
 
@@ -301,9 +250,12 @@ class Suspect:
 
         return self._decode("read", decode)
 
-    def resources(self, target: str) -> list[dict[str, Any]]:
-        """What `executors.resources` tells about the candidate's kernels compiled for `target`."""
-        answer = self._ask("resources", {"target": target})
+    def resources(self, target: str, *, seconds: float | None = None) -> list[dict[str, Any]]:
+        """Needs of the kernels launched so far, compiled for `target` (`executors.resources`).
+
+        `seconds` is the wall limit of this request; compiling may take longer than a call.
+        """
+        answer = self._ask("resources", {"target": target}, seconds=seconds)
         found = answer.get("resources")
         if not isinstance(found, list) or not all(isinstance(x, dict) for x in found):
             raise self._garbage("resources", "resources that are no list of objects")
@@ -312,11 +264,16 @@ class Suspect:
     # ------------------------------------------------------------ talking
 
     def _ask(
-        self, stage: str, request: dict[str, Any], tensors: list[Tensor] | None = None
+        self,
+        stage: str,
+        request: dict[str, Any],
+        tensors: list[Tensor] | None = None,
+        seconds: float | None = None,
     ) -> dict[str, Any]:
         if self._ended:
             raise SuspectError(Status.CRASHED, f"the suspect has ended already ({self._ended})", stage)
-        deadline = time.monotonic() + self.limits.wall_seconds
+        limit = self.limits.wall_seconds if seconds is None else seconds
+        deadline = time.monotonic() + limit
         nonce = randbits(64)
         try:
             if channel.pending(self._socket):
@@ -335,7 +292,7 @@ class Suspect:
             raise self._death(stage) from None
         except LateError:
             self.close()
-            message = f"no answer to {stage} within {self.limits.wall_seconds:g} s"
+            message = f"no answer to {stage} within {limit:g} s"
             raise SuspectError(Status.TIMED_OUT, message, stage) from None
         except (ValueError, OSError, MemoryError) as e:
             self.close()
@@ -391,13 +348,13 @@ class Suspect:
 
     def _garbage(self, stage: str, what: str) -> SuspectError:
         self.close()
-        return SuspectError(Status.GARBAGE, f"the suspect sent {_clean(what, 200)}", stage)
+        return SuspectError(Status.GARBAGE, f"the suspect sent {clean(what, 200)}", stage)
 
     def _refusal(self, stage: str, answer: dict[str, Any]) -> SuspectError:
         status, message = answer.get("status"), answer.get("message")
-        if not isinstance(status, str) or status not in _MAY_REPORT or not isinstance(message, str):
+        if not isinstance(status, str) or status not in MAY_REPORT or not isinstance(message, str):
             return self._garbage(stage, "an answer that is neither a result nor a known refusal")
-        return SuspectError(Status(status), _clean(message, MAX_MESSAGE), stage, alive=True)
+        return SuspectError(Status(status), clean(message, MAX_MESSAGE), stage, alive=True)
 
     def _death(self, stage: str) -> SuspectError:
         self._read_exit(STATUS_GRACE_SECONDS)
@@ -422,7 +379,7 @@ class Suspect:
         body = os.read(self._status, 4096)
         if body:
             code, used = json.loads(body)
-            self._exit = _Exit(code, used)
+            self._exit = Exit(code, used)
 
     def _await_sweep(self) -> None:
         """The init holds the status pipe until everything below it is dead."""
@@ -430,34 +387,3 @@ class Suspect:
         while (left := deadline - time.monotonic()) > 0:
             if select.select([self._status], [], [], left)[0] and not os.read(self._status, 4096):
                 return
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
-
-
-def _clean(text: str, limit: int) -> str:
-    """Printable characters only, cut to `limit`."""
-    shown = "".join(
-        c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text[: 4 * limit]
-    )
-    return shown if len(shown) <= limit else shown[:limit] + "..."
-
-
-def _remove(path: Path) -> None:
-    """Delete a scratch directory, also one that the candidate made unreadable."""
-
-    def retry(function: Any, name: str, _: Any) -> None:
-        try:
-            os.chmod(os.path.dirname(name), stat.S_IRWXU)
-            os.chmod(name, stat.S_IRWXU)
-            function(name)
-        except OSError:
-            pass
-
-    shutil.rmtree(path, onerror=retry)
-    if path.exists():
-        shutil.rmtree(path, ignore_errors=True)

@@ -35,10 +35,65 @@ FEW = 512
 stay above 0.01 with probability 2e-7, of 64 with 0.15."""
 
 GENERIC = frozenset(
-    """rand rand_like randn randn_like normal normal_ uniform_ mul __mul__ __rmul__ mul_ add __add__ __radd__ add_
-    sub __sub__ __rsub__ sub_ div __truediv__ div_ neg __neg__ reshape view flatten unsqueeze squeeze transpose t
-    permute contiguous to float double half clone detach requires_grad_ expand repeat cat stack chunk split
-    triu tril __get__ __getitem__ zeros empty ones type matmul __matmul__ mm""".split()
+    {
+        "rand",
+        "rand_like",
+        "randn",
+        "randn_like",
+        "normal",
+        "normal_",
+        "uniform_",
+        "mul",
+        "__mul__",
+        "__rmul__",
+        "mul_",
+        "add",
+        "__add__",
+        "__radd__",
+        "add_",
+        "sub",
+        "__sub__",
+        "__rsub__",
+        "sub_",
+        "div",
+        "__truediv__",
+        "div_",
+        "neg",
+        "__neg__",
+        "reshape",
+        "view",
+        "flatten",
+        "unsqueeze",
+        "squeeze",
+        "transpose",
+        "t",
+        "permute",
+        "contiguous",
+        "to",
+        "float",
+        "double",
+        "half",
+        "clone",
+        "detach",
+        "requires_grad_",
+        "expand",
+        "repeat",
+        "cat",
+        "stack",
+        "chunk",
+        "split",
+        "triu",
+        "tril",
+        "__get__",
+        "__getitem__",
+        "zeros",
+        "empty",
+        "ones",
+        "type",
+        "matmul",
+        "__matmul__",
+        "mm",
+    }
 )
 """Functions that keep a generic input generic."""
 
@@ -50,7 +105,8 @@ class Domain:
     kind: str
     """``"real"`` (floating, may take values by `sign`), ``"probability"``, ``"log_probability"``,
     ``"unit"`` (inside (0, 1)), ``"binary"`` (two values), ``"integral"`` (floating whole numbers),
-    ``"masked"`` (holds -inf or other non-finites), ``"fixed"`` (every draw alike), ``"index"``, ``"boolean"``."""
+    ``"masked"`` (holds -inf or other non-finites), ``"fixed"`` (every draw alike),
+    ``"index"`` or ``"boolean"``."""
     sign: str = "any"
     """``"any"``, ``"positive"``, ``"nonnegative"``, ``"negative"`` or ``"nonpositive"``."""
     dim: int = -1
@@ -141,12 +197,12 @@ def _domain(draws: list[Tensor], generic: bool) -> Domain:
     if not x.is_floating_point():
         if x.is_complex() or not x.numel():
             return Domain("fixed")
-        return Domain("index", values=(min(float(t.min()) for t in draws), max(float(t.max()) for t in draws)))
+        return Domain("index", values=(_least(draws), _greatest(draws)))
     if not x.numel() or any(t.shape != x.shape for t in draws) or all(torch.equal(x, t) for t in draws[1:]):
         return Domain("fixed")
     if not all(bool(t.isfinite().all()) for t in draws):
         return Domain("masked")
-    low, high = min(float(t.min()) for t in draws), max(float(t.max()) for t in draws)
+    low, high = _least(draws), _greatest(draws)
     if all(bool((t.round() == t).all()) for t in draws) or (x.numel() > 2 and _two_valued(draws, low, high)):
         return Domain("binary" if _two_valued(draws, low, high) else "integral", values=(low, high))
     zeros = _zero_pattern(draws)
@@ -161,10 +217,19 @@ def _domain(draws: list[Tensor], generic: bool) -> Domain:
         dim = _normalised(draws, lambda t, d: t.logsumexp(d))
         if dim is not None:
             return Domain("log_probability", sign, dim)
-    if generic and sign != "any" and x.numel() >= FEW and min(abs(low), abs(high)) > AWAY * max(abs(low), abs(high)):
+    near, far = sorted((abs(low), abs(high)))
+    if sign != "any" and x.numel() >= FEW and near > AWAY * far:
         generic = False
     kind = "unit" if not generic and sign == "positive" and high < 1 else "real"
     return Domain(kind, sign, -1, zeros, symmetric, ascending, (low, high), generic)
+
+
+def _least(draws: list[Tensor]) -> float:
+    return min(float(t.min()) for t in draws)
+
+
+def _greatest(draws: list[Tensor]) -> float:
+    return max(float(t.max()) for t in draws)
 
 
 def _two_valued(draws: list[Tensor], low: float, high: float) -> bool:
@@ -202,9 +267,9 @@ def _signed_is_finite(instance: Instance, tensors: list[Tensor], skeleton: Any, 
     changed = [*tensors[:i], torch.where(flips, -x, x), *tensors[i + 1 :]]
     try:
         before, after = (
-            all(bool(t.isfinite().all()) for t in flatten(run_reference(instance, unflatten(ts, skeleton)))[0])
+            [bool(t.isfinite().all()) for t in flatten(run_reference(instance, unflatten(ts, skeleton)))[0]]
             for ts in (tensors, changed)
         )
     except ProblemError:
         return False
-    return after or not before
+    return all(after) or not all(before)

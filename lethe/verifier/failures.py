@@ -15,7 +15,11 @@ from lethe.verifier.verdict import Status
 
 MAX_LINE = 300
 
-_BY_STAGE = {"load": Status.IMPORT_FAILED, "build": Status.BUILD_FAILED}
+_BY_STAGE = {
+    "load": Status.IMPORT_FAILED,
+    "build": Status.BUILD_FAILED,
+    "resources": Status.HARNESS_FAILED,
+}
 _COMPILER_ERRORS = {
     "CompilationError",
     "CompileTimeAssertionFailure",

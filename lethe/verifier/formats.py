@@ -34,7 +34,9 @@ def read_source(origin: str | Path) -> tuple[str, str]:
         try:
             size = Path(path).stat().st_size
             if size > MAX_SOURCE_BYTES:
-                raise FormatError(f"has {size} bytes, more than the {MAX_SOURCE_BYTES} a source file may have")
+                raise FormatError(
+                    f"has {size} bytes, more than the {MAX_SOURCE_BYTES} a source file may have"
+                )
             data = Path(path).read_bytes()
         except (OSError, ValueError) as e:
             if isinstance(e, FormatError):
@@ -131,7 +133,11 @@ def language(tree: ast.Module) -> str:
             f = node.func
             if isinstance(f, ast.Name) and f.id in extension_names:
                 builds_extension = True
-            if isinstance(f, ast.Attribute) and f.attr == "load" and _dotted(f).endswith("cpp_extension.load"):
+            if (
+                isinstance(f, ast.Attribute)
+                and f.attr == "load"
+                and _dotted(f).endswith("cpp_extension.load")
+            ):
                 builds_extension = True
     return "cpp" if builds_extension else "python"
 
@@ -164,7 +170,7 @@ def absolute_imports(source: str, package: str) -> str:
         target = ".".join(base + ([node.module] if node.module else []))
         line = lines[node.lineno - 1].encode()
         head, tail = line[: node.col_offset].decode(), line[node.col_offset :].decode()
-        before, imports, names = tail.partition("import")
+        _, imports, names = tail.partition("import")
         if not imports:
             raise FormatError(f"spreads a relative import over several lines (line {node.lineno})")
         lines[node.lineno - 1] = f"{head}from {target} import{names}"

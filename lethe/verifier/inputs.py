@@ -171,7 +171,7 @@ _WITH_ZEROS = frozenset({"zeros", "one_hot", "sparse"})
 def _refusal(kind: str, d: Domain) -> str:
     """Why a domain admits no draw of this kind, or ``""``."""
     if not d.free:
-        return f"a {d.kind} input is kept as the reference draws it"
+        return f"inputs of kind {d.kind} are kept as the reference draws them"
     if kind in _WITH_ZEROS and d.sign in ("positive", "negative") and d.kind in ("real", "unit"):
         return f"the input is {d.sign} in every draw"
     if kind == "cancelling" and d.sign != "any":
@@ -244,8 +244,8 @@ def draw(instance: Instance, kind: str, seed: int, which: int | None = None) -> 
     """Inputs of a kind, nested as the reference's own; float tensors are float32.
 
     `which` is the position of one floating tensor (flatten order); None takes all that may
-    be replaced (for ``cancelling`` only the first, since products of two cancelling inputs
-    do not cancel). Raises IllegalDraw with the reason if the domain admits no such draw or
+    be replaced, equal tensors alike (for ``cancelling`` only the first, since products of two
+    cancelling inputs do not cancel). Raises IllegalDraw with the reason if the domain admits no such draw or
     the reference does not stay finite, ValueError for an unknown kind.
     """
     if kind not in KINDS:
@@ -270,10 +270,12 @@ def draw(instance: Instance, kind: str, seed: int, which: int | None = None) -> 
     for scale in SCALES.get(kind, (1.0,)):
         filled = list(tensors)
         for i in chosen:
-            twin = next((j for j in chosen if j < i and tensors[j] is tensors[i]), None)
+            twin = next((j for j in chosen if j < i and torch.equal(tensors[j], tensors[i])), None)
             g = torch.Generator().manual_seed((seed * 1_000_003 + KINDS.index(kind) * 1_009 + i) % 2**63)
             x = tensors[i].cpu()
-            filled[i] = filled[twin] if twin is not None else _fill(kind, x, domains[i], scale, g).to(tensors[i])
+            filled[i] = (
+                filled[twin] if twin is not None else _fill(kind, x, domains[i], scale, g).to(tensors[i])
+            )
         inputs: list[Any] = unflatten(filled, skeleton)
         if _stays_finite(instance, inputs, own):
             return inputs

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_any, tree_map
 
+from lethe.verifier.modes import WIDE, TanhForm, ZeroAbsorbs, widened
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten, map_tensors, unflatten
 
@@ -33,15 +32,6 @@ class ReferenceFailed(RuntimeError):
 class OracleError(TypeError):
     """A hand-written oracle was asked for, or answered in, something else than float64."""
 
-
-WIDE = {
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float32: torch.float64,
-    torch.complex32: torch.complex128,
-    torch.complex64: torch.complex128,
-}
-"""What each narrow floating dtype becomes inside the float64 run."""
 
 DTYPES = {
     "float64": torch.float64,
@@ -134,8 +124,10 @@ def cast_floating(value: Any, dtype: torch.dtype) -> Any:
     return map_tensors(value, cast)
 
 
-def module_copy(instance: Instance, dtype: torch.dtype) -> nn.Module:
+def module_copy(instance: Instance, dtype: torch.dtype, through: torch.dtype | None = None) -> nn.Module:
     """A private copy of the reference in eval mode, with floating tensors in `dtype`.
+
+    `through`: round them to this dtype first, as a run in that dtype would.
 
     Plain tensor attributes (not registered as buffers) are cast as well, because
     ``nn.Module.to`` leaves them behind.
@@ -144,11 +136,13 @@ def module_copy(instance: Instance, dtype: torch.dtype) -> nn.Module:
         module = copy.deepcopy(instance.module)
     except RuntimeError as e:
         raise ReferenceFailed(f"The reference module cannot be copied ({first_line(e)}).") from e
-    module = module.eval().to(dtype)
-    for part in module.modules():
-        for name, value in list(vars(part).items()):
-            if isinstance(value, Tensor) and value.is_floating_point():
-                object.__setattr__(part, name, value.detach().to(dtype))
+    module.eval()
+    for target in (dtype,) if through is None else (through, dtype):
+        module.to(target)
+        for part in module.modules():
+            for name, value in list(vars(part).items()):
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    object.__setattr__(part, name, value.detach().to(target))
     return module
 
 
@@ -175,53 +169,6 @@ def reference_errors(what: str) -> Iterator[None]:
         raise ReferenceFailed(f"The reference raised in its {what} run ({first_line(e)}).") from e
 
 
-class Widen(TorchDispatchMode):
-    """Keep every floating tensor at 64 bits: requested narrow dtypes become wide, narrow operands too."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return (
-            func(*widen(args), **widen(kwargs or {}))
-            if _is_narrow(args, kwargs)
-            else func(*args, **(kwargs or {}))
-        )
-
-
-class WorkingDefaults(TorchFunctionMode):
-    """Defaults that torch derives from the dtype keep their working-precision value: the epsilon of RMS norm."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.eps = torch.finfo(dtype).eps
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func is torch.rms_norm and (args[3] if len(args) > 3 else kwargs.get("eps")) is None:
-            args, kwargs["eps"] = args[:3], self.eps
-        return func(*args, **kwargs)
-
-
-@contextmanager
-def widened(dtype: torch.dtype = torch.float32) -> Iterator[None]:
-    """Run the reference in float64 although it was written for `dtype`."""
-    with WorkingDefaults(dtype), Widen():
-        yield
-
-
-def _narrow(x: Any) -> bool:
-    return (isinstance(x, Tensor) and x.dtype in WIDE) or (isinstance(x, torch.dtype) and x in WIDE)
-
-
-def _is_narrow(args: Any, kwargs: Any) -> bool:
-    return tree_any(_narrow, (args, kwargs or {}))
-
-
-def widen(value: Any) -> Any:
-    """Narrow floating tensors and dtypes of an operator's arguments, made wide."""
-    return tree_map(
-        lambda x: (x.to(WIDE[x.dtype]) if isinstance(x, Tensor) else WIDE[x]) if _narrow(x) else x, value
-    )
-
-
 def run_working(instance: Instance, inputs: Any, dtype: str | torch.dtype = "float32") -> Any:
     """The reference's own result in working precision, as a nested value of tensors.
 
@@ -237,19 +184,21 @@ def run_working(instance: Instance, inputs: Any, dtype: str | torch.dtype = "flo
         return call(module_copy(instance, working), cast_floating(inputs, working))
 
 
-def run_float64(instance: Instance, inputs: Any) -> Any:
+def run_float64(instance: Instance, inputs: Any, dtype: str | torch.dtype = "float32") -> Any:
     """The oracle: the reference in float64, or the problem's hand-written oracle.
 
-    Floating tensors of the result are float64 whatever dtype the reference returns.
-    Raises ReferenceFailed; OracleError if a hand-written oracle answers in another dtype.
+    `dtype` is the working precision that is judged: parameters are rounded to it first, and defaults that
+    torch derives from the dtype are taken from it. Floating tensors of the result are float64 whatever
+    dtype the reference returns. Raises ReferenceFailed, and OracleError if a hand-written oracle answers in
+    another dtype.
     """
     spec = instance.problem.spec
     wide = cast_floating(inputs, torch.float64)
     with pinned_backends(), default_dtype(torch.float64), reference_errors("float64"):
         if spec is not None and spec.oracle is not None:
             return _checked_float64(call(spec.oracle, wide))
-        module = module_copy(instance, torch.float64)
-        with widened():
+        module = module_copy(instance, torch.float64, through=dtype_named(dtype))
+        with widened(dtype_named(dtype)):
             out = call(module, wide)
     return map_tensors(out, lambda t: t.to(WIDE[t.dtype]) if t.dtype in WIDE else t)
 
@@ -321,67 +270,6 @@ def gradients(
     return dict(zip(leaves, found, strict=True))
 
 
-class ZeroAbsorbs(TorchDispatchMode):
-    """Products in which 0 wins over Inf and NaN, as in an implementation that skips structural zeros.
-
-    Bilinear operators (mul, mm, bmm, mv, dot, convolution and their fused-bias forms)
-    are evaluated on the finite part, and the non-finite part is counted with indicator
-    tensors: a term is non-finite only if its other factor is not zero.
-    """
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = func.overloadpacket.__name__
-        if name not in _BILINEAR or not _has_nonfinite(args):
-            return func(*args, **kwargs)
-        if name in ("mul", "mul_"):
-            out = _absorbing_product(func, args)
-            return args[0].copy_(out) if name == "mul_" else out
-        if name == "convolution":
-            x, w, bias, *rest = args
-            out = _absorbing_bilinear(lambda a, b: func(a, b, None, *rest), x, w)
-            return out if bias is None else out + bias.reshape(1, -1, *[1] * (out.dim() - 2))
-        if name in ("addmm", "baddbmm", "addmv"):
-            product = {"addmm": torch.ops.aten.mm, "baddbmm": torch.ops.aten.bmm, "addmv": torch.ops.aten.mv}[
-                name
-            ]
-            out = _absorbing_bilinear(product.default, args[1], args[2])
-            beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
-            return out * alpha if beta == 0 else args[0] * beta + out * alpha
-        return _absorbing_bilinear(lambda a, b: func(a, b, **kwargs), args[0], args[1])
-
-
-_BILINEAR = frozenset({"mul", "mul_", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "convolution"})
-
-
-def _has_nonfinite(args: Any) -> bool:
-    return tree_any(
-        lambda t: isinstance(t, Tensor) and t.is_floating_point() and not bool(t.isfinite().all()), args
-    )
-
-
-def _absorbing_product(func: Any, args: Any) -> Tensor:
-    a, b = args[0], args[1]
-    zero = torch.logical_or(torch.as_tensor(a == 0), torch.as_tensor(b == 0))
-    plain = torch.ops.aten.mul.Tensor(a, b) if isinstance(b, Tensor) else torch.ops.aten.mul.Scalar(a, b)
-    return torch.where(zero.to(plain.device), torch.zeros((), dtype=plain.dtype, device=plain.device), plain)
-
-
-def _absorbing_bilinear(product: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
-    def on(p: Tensor, q: Tensor) -> Tensor:
-        return product(p.to(a.dtype), q.to(b.dtype)) > 0.5
-
-    zero = torch.zeros((), dtype=a.dtype, device=a.device)
-    finite = product(torch.where(a.isfinite(), a, zero), torch.where(b.isfinite(), b, zero))
-    minted = on(a.isnan(), b != 0) | on(a != 0, b.isnan())
-    up, down = torch.isposinf, torch.isneginf
-    plus = on(up(a), b > 0) | on(down(a), b < 0) | on(a > 0, up(b)) | on(a < 0, down(b))
-    minus = on(up(a), b < 0) | on(down(a), b > 0) | on(a > 0, down(b)) | on(a < 0, up(b))
-    out = torch.where(plus, torch.full_like(finite, torch.inf), finite)
-    out = torch.where(minus, torch.full_like(finite, -torch.inf), out)
-    return torch.where(minted | (plus & minus), torch.full_like(finite, torch.nan), out)
-
-
 def zero_absorbing(instance: Instance, inputs: Any) -> Any:
     """The float64 run of a second, equally faithful reference in which 0*x counts as 0 for every x.
 
@@ -395,16 +283,6 @@ def zero_absorbing(instance: Instance, inputs: Any) -> Any:
         with widened(), ZeroAbsorbs():
             out = call(module, wide)
     return map_tensors(out, lambda t: t.to(WIDE[t.dtype]) if t.dtype in WIDE else t)
-
-
-class TanhForm(TorchDispatchMode):
-    """Exact GELU evaluated in its tanh form, the one approximation that kernels substitute for it."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func.overloadpacket is torch.ops.aten.gelu:
-            kwargs["approximate"] = "tanh"
-        return func(*args, **kwargs)
 
 
 def tanh_form(instance: Instance, inputs: Any) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lethe.verifier.modes import EagerMode
 from lethe.verifier.operations import (
     CANCELLING,
     MAX_DECOMPOSITION_DEPTH,
@@ -45,7 +45,7 @@ COARSE = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 """Unit roundoffs of the dtypes to which a reference may round inside."""
 
 
-class Perturb(TorchDispatchMode):
+class Perturb(EagerMode):
     """Every rounding operator errs by up to `unit` in relative terms; sums make an accumulation error too.
 
     `limit`: results at or beyond it become infinite, as they may in the working precision.
@@ -130,7 +130,7 @@ class Perturb(TorchDispatchMode):
         return self._replace(func, out, scales, factors, counts)
 
     def _cast(self, t: Tensor, dtype: torch.dtype) -> Tensor:
-        """The reference rounds to a coarser dtype of its own accord; what is left of that rounding is its size."""
+        """The reference itself rounds to a coarser dtype; the widened run keeps the size of that error."""
         own, self.unit = self.unit, max(self.unit, COARSE[dtype])
         try:
             return self.perturbed(t) if _is_wide(t) else t

@@ -37,7 +37,7 @@ def _target(instance: Instance, inputs: list[Any], which: int) -> tuple[list[Ten
 def _objection(d: Domain, value: float) -> str:
     """Why the value is outside the domain, or ``""``."""
     if not d.free or d.kind == "binary":
-        return f"a {d.kind} input holds no such value"
+        return f"inputs of kind {d.kind} hold no such value"
     if d.ascending:
         return "the input is sorted"
     if math.isinf(value):
@@ -111,7 +111,7 @@ def place_subnormals(instance: Instance, inputs: list[Any], which: int, seed: in
     """
     tensors, skeleton, d = _target(instance, inputs, which)
     if d.kind != "real" or d.ascending:
-        raise IllegalDraw(f"a {'sorted' if d.ascending else d.kind} input holds no subnormals")
+        raise IllegalDraw(f"inputs of kind {'sorted' if d.ascending else d.kind} hold no subnormals")
     x = tensors[which].clone(memory_format=torch.contiguous_format)
     g = torch.Generator().manual_seed(seed)
     steps = 2.0 ** (torch.rand(x.shape, generator=g) * SUBNORMAL_BITS)
@@ -140,9 +140,14 @@ def layouts(inputs: list[Any], which: int | None = None) -> list[tuple[str, list
     """
     tensors, skeleton = flatten(inputs)
     found = []
-    for name, relaid in (("transposed", _transposed), ("sliced", _sliced), ("padded", _padded), ("offset", _offset)):
+    for name, relaid in (
+        ("transposed", _transposed),
+        ("sliced", _sliced),
+        ("padded", _padded),
+        ("offset", _offset),
+    ):
         changed = [relaid(t) if which in (None, i) else t for i, t in enumerate(tensors)]
-        if any(a is not b for a, b in zip(changed, tensors)):
+        if any(a is not b for a, b in zip(changed, tensors, strict=True)):
             found.append((name, unflatten(changed, skeleton)))
     return found
 

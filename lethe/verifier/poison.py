@@ -33,9 +33,9 @@ BUDGET = 256 << 20
 
 _empty, _no_grad = torch.empty, torch.no_grad
 _Tensor, _strided, _uint8, _bool = torch.Tensor, torch.strided, torch.uint8, torch.bool
-_fill, _set, _view, _all = torch.Tensor.fill_, torch.Tensor.set_, torch.Tensor.view, torch.Tensor.all
-_ne, _nonzero, _zero = torch.Tensor.ne, torch.Tensor.nonzero, torch.Tensor.zero_
-_data_ptr, _storage = torch.Tensor.data_ptr, torch.Tensor.untyped_storage
+_fill, _set, _ne, _zero = torch.Tensor.fill_, torch.Tensor.set_, torch.Tensor.ne, torch.Tensor.zero_
+_count, _data_ptr, _storage = torch.Tensor.count_nonzero, torch.Tensor.data_ptr, torch.Tensor.untyped_storage
+_stream_captures = torch.cuda.is_current_stream_capturing
 _compiling, _plain = torch.compiler.is_compiling, torch._C.DisableTorchFunction
 
 
@@ -67,9 +67,9 @@ class _Zone:
             ("after its end", self.raw[self.guard + self.size :]),
         )
         for side, zone in sides:
-            wrong = _ne(zone, self.byte)
-            if not bool(_all(~wrong)):
-                return f"{self.label}: {int(wrong.sum())} bytes {side}"
+            wrong = int(_count(_ne(zone, self.byte)))
+            if wrong:
+                return f"{self.label}: {wrong} bytes {side}"
         return None
 
 
@@ -119,7 +119,7 @@ class Ledger:
                 _fill(t, True)
         self._zones.append(_Zone(t, raw, guard, size, label))
         self._bytes += size + 2 * guard
-        while self._bytes > BUDGET and len(self._zones) > 1:
+        while self._bytes > BUDGET and len(self._zones) > 1 and not _capturing(t):
             oldest = self._zones.pop(0)
             self._bytes -= oldest.raw.numel()
             self._note(oldest)
@@ -142,6 +142,11 @@ class Ledger:
             wrong = zone.overrun()
         if wrong is not None and len(self._found) < 16:
             self._found.append(wrong)
+
+
+def _capturing(t: torch.Tensor) -> bool:
+    """Whether a CUDA graph is being captured: nothing may be read then."""
+    return t.device.type == "cuda" and bool(_stream_captures())
 
 
 def _poison(t: torch.Tensor) -> None:

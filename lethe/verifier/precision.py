@@ -7,16 +7,16 @@ a tensor separates the regimes, because each multiplies it by the ratio of unit 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from lethe.verifier.conditioning import perturbed_run, real_view
+from lethe.verifier.modes import EagerMode, widened
 from lethe.verifier.operations import CONVOLUTIONS, MAX_DECOMPOSITION_DEPTH, decompositions, kind_of
 from lethe.verifier.oracle import (
     call,
@@ -26,7 +26,6 @@ from lethe.verifier.oracle import (
     module_copy,
     pinned_backends,
     reference_errors,
-    widened,
 )
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten
@@ -72,7 +71,7 @@ def _wide(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dtype == torch.float64
 
 
-class Narrow(TorchDispatchMode):
+class Narrow(EagerMode):
     """Round the operands of contractions to `kind`; with `everywhere`, the result of every rounding
     operator."""
 
@@ -120,8 +119,7 @@ def narrowed_run(instance: Instance, inputs: Any, kind: str, everywhere: bool | 
 
 
 def level(value: Any, truth: Any) -> float:
-    """Root mean square error over the root mean square of the truth, all floating outputs and finite
-    elements together."""
+    """Root mean square error over that of the truth, all floating outputs and finite elements together."""
     errors = total = 0.0
     for v, y in zip(flatten(value)[0], flatten(truth)[0], strict=True):
         if not (y.is_floating_point() or y.is_complex()):
@@ -131,6 +129,14 @@ def level(value: Any, truth: Any) -> float:
         errors += float(torch.where(both, a - b, 0.0).square().sum())
         total += float(torch.where(both, b, 0.0).square().sum())
     return math.sqrt(errors / total) if total else 0.0
+
+
+def nearest(value: float, levels: Mapping[str, float]) -> str | None:
+    """The name whose level is nearest to `value` in ratio; the first of those within a factor 2 of that
+    distance, since TF32 and float16 round alike."""
+    distance = {k: abs(math.log(value / n)) for k, n in levels.items() if n > 0 and value > 0}
+    closest = min(distance.values(), default=0.0)
+    return next((k for k, d in distance.items() if d <= closest + math.log(2)), None)
 
 
 @dataclass(frozen=True)
@@ -154,9 +160,8 @@ class PrecisionStatistic:
 
     @property
     def regime(self) -> str | None:
-        """The regime with the largest threshold that the value exceeds; None if it is faithful."""
-        exceeded = [k for k, t in self.thresholds.items() if self.value > t]
-        return max(exceeded, key=lambda k: self.thresholds[k]) if exceeded else None
+        """None if the value is below every threshold; else the regime whose level is nearest to it."""
+        return nearest(self.value, self.narrowed) if self.value > self.threshold else None
 
     @property
     def threshold(self) -> float:
@@ -190,7 +195,7 @@ def precision_statistic(
     return PrecisionStatistic(level(value, truth), legal, narrowed, thresholds)
 
 
-class Carry(TorchDispatchMode):
+class Carry(EagerMode):
     """Sums and contractions whose running total is rounded to `kind` after every `chunk` terms.
 
     `recurrence`: the result of every elementwise addition is rounded as well (states carried by a loop).
@@ -312,6 +317,11 @@ class CarryPoint:
         n = self.narrow[kind]
         return math.sqrt(self.wide * n) if n >= SEPARATION * self.wide else math.inf
 
+    @property
+    def lowest(self) -> float:
+        """The smallest threshold; inf if no carry can be told apart at this length."""
+        return min((self.threshold(k) for k in self.narrow), default=math.inf)
+
 
 def carry_point(
     instance: Instance,
@@ -351,17 +361,17 @@ class CarrySweep:
 
 
 def carry_sweep(points: Sequence[CarryPoint]) -> CarrySweep:
-    """Decide from several lengths: narrow if the value exceeds a kind's threshold at more than half of the
-    lengths that can tell it apart, the longest one included. The narrowest such kind is named."""
+    """Decide from several lengths.
+
+    Narrow if the value exceeds a threshold at more than half of the lengths that can tell the carries apart,
+    the longest one included; the kind is the one whose level is nearest to it there.
+    """
     ordered = sorted(points, key=lambda p: p.length)
-    decidable, found = 0, []
-    for kind in ordered[0].narrow if ordered else ():
-        judged = [p for p in ordered if p.threshold(kind) < math.inf]
-        decidable = max(decidable, len(judged))
-        over = [p.value > p.threshold(kind) for p in judged]
-        if over and over[-1] and sum(over) * 2 > len(over):
-            found.append((judged[-1].threshold(kind), kind))
-    return CarrySweep(max(found)[1] if found else None, decidable, _slope(ordered), tuple(ordered))
+    judged = [p for p in ordered if p.lowest < math.inf]
+    over = [p.value > p.lowest for p in judged]
+    guilty = bool(over) and over[-1] and 2 * sum(over) > len(over)
+    kind = nearest(judged[-1].value, judged[-1].narrow) if guilty else None
+    return CarrySweep(kind, len(judged), _slope(ordered), tuple(ordered))
 
 
 def _slope(points: Sequence[CarryPoint]) -> float:

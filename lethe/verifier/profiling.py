@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lethe.verifier.absolute import absolute_terms
+from lethe.verifier.modes import EagerMode, widened
 from lethe.verifier.operations import (
     ADDING,
     CONTRACTIONS,
@@ -40,7 +40,6 @@ from lethe.verifier.oracle import (
     pinned_backends,
     reference_errors,
     run_float64,
-    widened,
 )
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten, unflatten
@@ -101,7 +100,7 @@ class OperatorProfile:
     """bool per output: elements that are zero for generic inputs (triangles, padding)."""
 
 
-class Trace(TorchDispatchMode):
+class Trace(EagerMode):
     """Record the operators of a float64 run, their reduction lengths, and where index outputs come from."""
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ import linecache
 import random
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -65,8 +66,10 @@ def _is_device(a: Any) -> bool:
 
 @contextmanager
 def placed(device: str) -> Iterator[None]:
-    """Both the default device and explicit ones become `device`."""
-    with torch.device(device), OnDevice(device):
+    """Both the default device and explicit ones become `device`; what torch warns about is kept quiet,
+    since the sizes and values that a reference is tried at are not its author's."""
+    with warnings.catch_warnings(), torch.device(device), OnDevice(device):
+        warnings.simplefilter("ignore")
         yield
 
 
@@ -128,6 +131,7 @@ def build(
     # random values come from the CPU generator whatever the device, so that a seed means the same
     origin = "meta" if device == "meta" else "cpu"
     module_origin = module_origin or origin
+    init: list[Any] | dict[str, Any]
     if problem.spec is not None:
         factory, init, inputs = _from_spec(problem.spec, sizes)
     else:

@@ -23,7 +23,6 @@ import errno
 import os
 import resource
 import signal
-import struct
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -31,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lethe.verifier import linux
+from lethe.verifier import landlock, linux
 
 Isolation = dict[str, bool | str]
 
@@ -295,7 +294,7 @@ def drop_privileges(rooms: Rooms, report: Isolation) -> str:
         _attempt(report, "user_namespace", lambda: _own_user_namespace(os.geteuid(), os.getegid()))
     _attempt(report, "no_new_privileges", linux.set_no_new_privileges)
     cache = _cache(rooms, report)
-    _attempt(report, "landlock", lambda: _landlock(rooms, cache, report))
+    _attempt(report, "landlock", lambda: landlock.restrict(_writable(rooms, cache, report)))
     _attempt(report, "no_capabilities", linux.drop_capabilities)
     linux.set_dumpable(report["pid_namespace"] is True or report["landlock"] is True)
     return cache
@@ -320,45 +319,12 @@ def _become_nobody() -> None:
     os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
-_LANDLOCK_READ = 1 | 4 | 8
-"""EXECUTE, READ_FILE, READ_DIR."""
-_LANDLOCK_WRITE = 2 | 16 | 32 | 64 | 128 | 256 | 512 | 1024 | 2048 | 4096
-"""WRITE_FILE, REMOVE_DIR, REMOVE_FILE, MAKE_* (ABI 1)."""
-_LANDLOCK_REFER, _LANDLOCK_TRUNCATE = 1 << 13, 1 << 14
-_LANDLOCK_ON_FILES = 1 | 2 | 4 | _LANDLOCK_TRUNCATE
-"""The accesses that a rule on something other than a directory may grant."""
-_LANDLOCK_BIND_AND_CONNECT = 3
-_LANDLOCK_SCOPES = 3
-"""Abstract sockets and signals reach only processes under the same rules (ABI 6)."""
-
-
-def _landlock(rooms: Rooms, cache: str, report: Isolation) -> None:
-    """Writes only below scratch, cache, /tmp if private, and devices; no TCP; no signals outside."""
-    abi = linux.landlock_abi()
-    files = _LANDLOCK_READ | _LANDLOCK_WRITE
-    if abi >= 2:
-        files |= _LANDLOCK_REFER
-    if abi >= 3:
-        files |= _LANDLOCK_TRUNCATE
-    ruleset = struct.pack("=Q", files)
-    if abi >= 4:
-        ruleset += struct.pack("=Q", _LANDLOCK_BIND_AND_CONNECT)
-    if abi >= 6:
-        ruleset += struct.pack("=Q", _LANDLOCK_SCOPES)
+def _writable(rooms: Rooms, cache: str, report: Isolation) -> list[str]:
+    """What the suspect may write to, Landlock or not."""
     private = {"private_tmp": "/tmp", "private_shm": "/dev/shm"}
-    writable = ["/dev/null", "/dev/zero", "/proc", rooms.scratch, cache]
-    writable += [str(p) for p in Path("/dev").glob("nvidia*")]
-    writable += [path for name, path in private.items() if report[name] is True]
-    opened = []
-    try:
-        rules = []
-        for path, access in [("/", _LANDLOCK_READ), *((p, files) for p in writable)]:
-            opened.append(os.open(path, os.O_PATH))
-            rules.append((access if os.path.isdir(path) else access & _LANDLOCK_ON_FILES, opened[-1]))
-        linux.landlock_restrict(ruleset, rules)
-    finally:
-        for fd in opened:
-            os.close(fd)
+    found = ["/dev/null", "/dev/zero", "/proc", rooms.scratch, cache]
+    found += [str(p) for p in Path("/dev").glob("nvidia*")]
+    return found + [path for name, path in private.items() if report[name] is True]
 
 
 # ---------------------------------------------------------------- limits (candidate's process)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from lethe.verifier import linux, sandbox
 from lethe.verifier.sandbox import Limits
 from lethe.verifier.verdict import Status
+from lethe.verifier.warden import guard
 
 if TYPE_CHECKING:
     from lethe.verifier.custody import Suspect
@@ -40,15 +41,12 @@ START_SECONDS = 120.0
 """Importing torch and triton from a cold disk has been seen to take 40 s."""
 SPAWN_SECONDS = 60.0
 """A fork takes 10 ms; on an overloaded machine the judge waits this long before it gives up."""
-SWEEP_SECONDS = 0.005
 MAX_CONTROL = 1 << 16
-PROTOCOL_FD = 113
-"""The suspect's end of the channel: above any descriptor that honest code writes to by number."""
 
 _KEPT_VARIABLES = (
-    "PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "CC", "CXX",
-    "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST", "TRITON_PTXAS_PATH",
-    "TRITON_LIBCUDA_PATH",
+    "PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "CC",
+    "CXX", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST",
+    "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH",
 )  # fmt: skip
 """All that a suspect inherits from the judge's environment."""
 
@@ -224,13 +222,17 @@ def scratch_base() -> str:
 def _environment(kind: str, home: str) -> dict[str, str]:
     package_root = str(Path(__file__).resolve().parents[2])
     env = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    paths = [package_root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    paths = [
+        package_root,
+        *map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))),
+    ]
     env.update(
+        PATH=os.pathsep.join([os.path.dirname(sys.executable), env.get("PATH", os.defpath)]),
         HOME=home,
         TMPDIR=home,
         USER="suspect",
         LOGNAME="suspect",
-        PYTHONPATH=os.pathsep.join(p for p in paths if p),
+        PYTHONPATH=os.pathsep.join(paths),
         PYTHONDONTWRITEBYTECODE="1",
         PYTHONHASHSEED="0",
         PYTHONUTF8="1",
@@ -295,7 +297,7 @@ def _serve(control: socket.socket, user_refusal: str | None) -> None:
         if pid == 0:
             try:
                 control.close()
-                _guard(json.loads(message), fds, user_refusal, suspect.main)
+                guard(json.loads(message), fds, user_refusal, suspect.main)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -304,95 +306,6 @@ def _serve(control: socket.socket, user_refusal: str | None) -> None:
             os.close(fd)
         with suppress(OSError):
             control.send(json.dumps(answer).encode())
-
-
-def _guard(order: dict[str, Any], fds: list[int], user_refusal: str | None, body: Any) -> None:
-    """First fork: namespaces and mounts. It leaves at once; its child is the init of the namespace."""
-    protocol, lifeline, status, out, err = fds
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    null = os.open("/dev/null", os.O_RDONLY)
-    for source, target in ((null, 0), (out, 1), (err, 2)):
-        os.dup2(source, target)
-    limits, rooms = Limits(**order["limits"]), sandbox.Rooms(**order["rooms"])
-    report: sandbox.Isolation = {}
-    sandbox.enter_namespaces(report, user_refusal)
-    sandbox.arrange_mounts(rooms, limits, report)
-    if os.fork():
-        os._exit(0)
-    sandbox.mount_proc(report)
-    wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(wakened, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    if report["pid_namespace"] is not True:
-        linux.set_subreaper()
-    pid = os.fork()
-    if pid:
-        os.close(protocol)
-        _attend(pid, lifeline, status, wake)
-        os._exit(0)
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setpgid(0, 0)
-    os.dup2(protocol, PROTOCOL_FD)
-    os.closerange(3, PROTOCOL_FD)
-    os.closerange(PROTOCOL_FD + 1, 1 << 16)
-    cache = sandbox.drop_privileges(rooms, report)
-    body(PROTOCOL_FD, order["executor"], limits, rooms.scratch, cache, report)
-
-
-def _attend(pid: int, lifeline: int, status: int, wake: int) -> None:
-    """Init of the suspect: reap, report how the candidate's process ended, kill all when told to."""
-    poller = select.poll()
-    poller.register(lifeline, select.POLLIN)
-    poller.register(wake, select.POLLIN)
-    while True:
-        ready = {fd for fd, _ in poller.poll()}
-        with suppress(BlockingIOError):
-            while os.read(wake, 512):
-                pass
-        while True:
-            try:
-                ended, code, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if ended == 0:
-                break
-            if ended == pid:
-                seconds = usage.ru_utime + usage.ru_stime
-                with suppress(OSError):
-                    os.write(status, json.dumps([code, seconds]).encode())
-                _sweep(pid)
-                return
-        if lifeline in ready:
-            _sweep(pid)
-            return
-
-
-def _sweep(pid: int) -> None:
-    """Kill what is left. In a PID namespace the exit of this process does it; elsewhere child by child."""
-    sandbox.kill_group(pid)
-    if os.getpid() == 1:
-        return
-    me = str(os.getpid())
-    while True:
-        left = []
-        for entry in os.listdir("/proc"):
-            with suppress(OSError):
-                if (
-                    entry.isdigit()
-                    and Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1] == me
-                ):
-                    left.append(int(entry))
-        if not left:
-            return
-        for child in left:
-            with suppress(OSError):
-                os.kill(child, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            while os.wait4(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(SWEEP_SECONDS)
 
 
 def order_for(executor: str, limits: Limits, rooms: sandbox.Rooms) -> dict[str, Any]:

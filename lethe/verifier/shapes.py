@@ -67,16 +67,18 @@ def shape_cases(
     base_sizes: Mapping[str, int] | None = None,
     budget: int = CASE_BUDGET,
     limit: int = MAX_CASES,
+    device: str = "cpu",
 ) -> list[ShapeCase]:
     """At most `limit` sizes to try a candidate at, the most telling first.
 
     `base_sizes` defaults to the model's. `budget` bounds a case's cost in elements; a
-    case may always cost as much as the base sizes do. Every case was run once for
-    real by the reference, with finite outputs wherever the base sizes give finite ones.
+    case may always cost as much as the base sizes do. Every case was run once for real
+    by the reference (on `device`), with finite outputs wherever the base sizes give
+    finite ones.
     """
     base = dict(model.base if base_sizes is None else base_sizes)
     ceiling = max(budget, model.facts.cost)
-    demand_finite = _finite(problem, base)
+    demand_finite = _finite(problem, base, device)
     cases: dict[tuple[tuple[str, int], ...], ShapeCase] = {}
     for wish in _wishes(model.axes):
         if len(cases) == limit:
@@ -89,7 +91,7 @@ def shape_cases(
         key = tuple(sorted(sizes.items()))
         if key in cases:
             continue
-        finite = _finite(problem, sizes)
+        finite = _finite(problem, sizes, device)
         if finite is None or (demand_finite and not finite):
             continue
         text = ",".join(f"{axis.label}={v}" for axis, v in chosen.items())
@@ -203,13 +205,13 @@ def _accepted(model: SizeModel, sizes: dict[str, int], ceiling: int) -> bool:
     return True
 
 
-def _finite(problem: Problem, sizes: Mapping[str, int]) -> bool | None:
+def _finite(problem: Problem, sizes: Mapping[str, int], device: str) -> bool | None:
     """Whether the reference's floating outputs are finite at `sizes`; None if it refuses them."""
     from lethe.verifier.reference import run_reference
     from lethe.verifier.structure import flatten
 
     try:
-        instance = instantiate(problem, sizes)
+        instance = instantiate(problem, sizes, device=device)
         outputs, _ = flatten(run_reference(instance, instance.draw(0)))
     except ProblemError:
         return None

@@ -49,6 +49,7 @@ class _Budget:
     seconds: float
     max_bytes: int
     max_cost: int | None
+    device: str
 
     def excess(self, facts: Facts) -> str:
         """Why the predicted needs are too large, or ``""``."""
@@ -56,26 +57,30 @@ class _Budget:
             return f"needs {facts.peak_bytes / 1e6:.0f} MB of {self.max_bytes / 1e6:.0f}"
         if self.max_cost is not None and facts.cost > self.max_cost:
             return f"works through {facts.cost:.3g} elements of {self.max_cost:.3g}"
-        if facts.cost > 2 * self.seconds * ELEMENTS_PER_SECOND:
+        if self.device == "cpu" and facts.cost > 2 * self.seconds * ELEMENTS_PER_SECOND:
             return f"would run {facts.cost / ELEMENTS_PER_SECOND:.3g} s of {self.seconds:g}"
         return ""
 
 
 def shrink(
-    problem: Problem, seconds: float = 2.0, max_bytes: int = 1 << 30, max_cost: int | None = None
+    problem: Problem,
+    seconds: float = 2.0,
+    max_bytes: int = 1 << 30,
+    max_cost: int | None = None,
+    device: str = "cpu",
 ) -> Shrunk:
-    """Sizes at which the reference runs within `seconds` and `max_bytes` on the CPU.
+    """Sizes at which the reference runs within `seconds` and `max_bytes` on `device`.
 
     `max_cost` bounds its work in elements (see `probe.Facts.cost`), for executors that
     are much slower than the reference. Raises ProblemError if the reference cannot run.
     """
     model = size_model(problem)
-    budget = _Budget(seconds, max_bytes, max_cost)
+    budget = _Budget(seconds, max_bytes, max_cost, device)
     reason = budget.excess(model.facts)
     walk = _Walk(model)
     while budget.excess(walk.facts) and walk.halve():
         pass
-    elapsed, flaw = _measure(problem, walk.sizes)
+    elapsed, flaw = _measure(problem, walk.sizes, device)
     if flaw and walk.path:
         elapsed, flaw = _take_back(problem, walk, budget, elapsed, flaw)
     measurements = 1
@@ -88,7 +93,7 @@ def shrink(
         if len(walk.path) == before:
             break
         slower = elapsed
-        elapsed, new_flaw = _measure(problem, walk.sizes)
+        elapsed, new_flaw = _measure(problem, walk.sizes, device)
         if new_flaw and not flaw:
             del walk.path[before:]
             elapsed = slower
@@ -97,9 +102,7 @@ def shrink(
     fits = not budget.excess(walk.facts) and elapsed <= seconds
     if flaw and walk.path:
         reason = f"{reason}; {flaw} at every size tried"
-    return Shrunk(
-        walk.sizes, reason, model.facts.elements, walk.facts.elements, elapsed, fits
-    )
+    return Shrunk(walk.sizes, reason, model.facts.elements, walk.facts.elements, elapsed, fits)
 
 
 class _Walk:
@@ -167,24 +170,24 @@ def _take_back(
                 continue
             if budget.excess(facts):
                 break
-            again, still = _measure(problem, walk.sizes_of(there))
+            again, still = _measure(problem, walk.sizes_of(there), budget.device)
             if not still:
                 walk.path.append((there, facts))
                 return again, ""
     return elapsed, flaw
 
 
-def _measure(problem: Problem, sizes: dict[str, int]) -> tuple[float, str]:
+def _measure(problem: Problem, sizes: dict[str, int], device: str) -> tuple[float, str]:
     """Seconds to draw and run the reference once, and what is wrong with its output (or ``""``)."""
     from lethe.verifier.reference import run_reference
     from lethe.verifier.structure import flatten
 
-    instance = instantiate(problem, sizes)
+    instance = instantiate(problem, sizes, device=device)
     start = time.perf_counter()
     outputs, _ = flatten(run_reference(instance, instance.draw(0)))
+    finite = all(bool(t.isfinite().all()) for t in outputs)  # also waits for the device
     elapsed = time.perf_counter() - start
-    floating = [t for t in outputs if t.is_floating_point()]
-    if any(not bool(t.isfinite().all()) for t in floating):
+    if not finite:
         return elapsed, "the output is not finite"
     if outputs and all(t.numel() > 1 and bool((t == t.flatten()[0]).all()) for t in outputs):
         return elapsed, "the output is constant"

@@ -111,18 +111,26 @@ def _find_sites(tree: ast.Module) -> list[Site]:
         if isinstance(s, ast.AnnAssign) and s.value is not None:
             assignment(ast.unparse(s.target), s.value)
         elif isinstance(s, ast.Assign):
-            target = s.targets[0]
-            pairwise = len(s.targets) == 1 and isinstance(target, ast.Tuple) and isinstance(s.value, ast.Tuple)
-            if pairwise and len(target.elts) == len(s.value.elts):  # type: ignore[attr-defined]
-                for t, v in zip(target.elts, s.value.elts):  # type: ignore[attr-defined]
-                    assignment(ast.unparse(t), v)
-            else:
+            pairs = _pairs(s)
+            for target, value in pairs:
+                assignment(ast.unparse(target), value)
+            if not pairs:
                 assignment("=".join(ast.unparse(t) for t in s.targets), s.value)
         elif isinstance(s, ast.FunctionDef) and s.name in FUNCTIONS:
             nodes = [n for statement in s.body for n in _literals(statement)]
             for k, node in enumerate(nodes):
                 add(f"{s.name}#{k}", node)
     return list(found.values())
+
+
+def _pairs(s: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
+    """``a, b = 1, 2`` as pairs of target and value; empty for any other assignment."""
+    target = s.targets[0]
+    if len(s.targets) != 1 or not isinstance(target, ast.Tuple) or not isinstance(s.value, ast.Tuple):
+        return []
+    if len(target.elts) != len(s.value.elts):
+        return []
+    return list(zip(target.elts, s.value.elts, strict=True))
 
 
 def written_sizes(source: str) -> dict[str, int]:
@@ -170,10 +178,7 @@ def hard_coded_sizes(
     size. Literals inside ``get_inputs`` and ``get_init_inputs`` never count.
     """
     by_variable = {
-        variable: name
-        for name in sizes
-        if not name.startswith(FUNCTIONS)
-        for variable in _variables(name)
+        variable: name for name in sizes if not name.startswith(FUNCTIONS) for variable in _variables(name)
     }
     found: dict[str, int] = {}
     for site in find_sites(candidate_source):

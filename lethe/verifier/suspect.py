@@ -8,6 +8,7 @@ of the interpreter nor a candidate's own tensor subclass is in the way.
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
@@ -22,8 +23,10 @@ from typing import Any
 
 import torch
 
-from lethe.verifier import calling, failures, poison, sandbox
+from lethe.verifier import calling, entry, executors, failures, poison, sandbox
 from lethe.verifier.channel import ALIGN, DTYPES, FRAME, MAGIC, MAX_JSON
+from lethe.verifier.executors.resources import clear_records
+from lethe.verifier.executors.resources import resources as _resources
 from lethe.verifier.sandbox import Isolation, Limits
 from lethe.verifier.sites import substitute as _substitute
 from lethe.verifier.structure import StructureError
@@ -96,7 +99,7 @@ class Wire:
         self._send(FRAME.pack(MAGIC, self._nonce, len(body)) + body)
 
     def tensors(self, metas: list[list[Any]]) -> list[torch.Tensor]:
-        """The request's tensors, as contiguous read-only views of its arena, with their stride beside them."""
+        """The request's tensors, as contiguous views of its arena, which is read-only."""
         out = []
         for dtype, shape, _, _, offset in metas:
             count = _dtypes[dtype].itemsize
@@ -133,11 +136,10 @@ class Wire:
 class Loop:
     """State of one suspect: its module, the constructed candidate, what it holds for the judge."""
 
-    def __init__(self, wire: Wire, executor: str, limits: Limits, executors: Any) -> None:
+    def __init__(self, wire: Wire, executor: str, limits: Limits) -> None:
         self.wire = wire
         self.executor = executor
         self.limits = limits
-        self.executors = executors
         self.device = torch.device("cpu")
         self.ledger = poison.Ledger()
         self.module: ModuleType | None = None
@@ -148,9 +150,13 @@ class Loop:
 
     def serve(self) -> None:
         operations = {
-            "load": self.load, "build": self.build, "run": self.run, "read": self.read, "resources": self.resources,
-        }  # fmt: skip
-        failure = getattr(self.executors, "is_executor_failure", None) or (lambda exc: None)
+            "load": self.load,
+            "build": self.build,
+            "run": self.run,
+            "read": self.read,
+            "resources": self.resources,
+        }
+        failure = _no_failure if self.executor == "cuda" else executors.is_executor_failure
         classify, sticky = failures.classify, failures.is_sticky
         while True:
             with _plain():
@@ -162,7 +168,7 @@ class Loop:
                 with _plain():
                     self.wire.send({"ok": True, **answer})
                 continue
-            except Malformed as e:
+            except entry.Malformed as e:
                 status, message, lost = Status.MALFORMED_CANDIDATE, str(e), False
             except Harness as e:
                 status, message, lost = Status.HARNESS_FAILED, str(e), False
@@ -182,7 +188,7 @@ class Loop:
     def load(self, request: dict[str, Any], _: list[torch.Tensor]) -> dict[str, Any]:
         begun = _clock()
         try:
-            self.executors.install(self.executor)
+            executors.install(self.executor)
             poison.install(self.ledger)
         except Exception as e:
             raise Harness(f"the {self.executor} executor could not be installed: {e!r}") from e
@@ -191,7 +197,7 @@ class Loop:
         self.source, self.entry, self.kind = request["source"], request["entry"], request["kind"]
         self.path = os.path.join(os.getcwd(), "candidate.py")
         self._execute({})
-        found = calling.definitions(self.module)
+        found = entry.definitions(self.module)
         return {"entry": self.entry, **found, "elapsed": _clock() - begun}
 
     def _take_device(self) -> None:
@@ -212,11 +218,11 @@ class Loop:
             raise Harness(str(e)) from e
         with open(self.path, "w", encoding="utf-8", errors="surrogatepass") as f:
             f.write(text)
-        code = calling.compiled(text, self.path)
+        code = entry.compiled(text, self.path)
         self.module = None
-        module = calling.fresh_module(self.path)
+        module = entry.fresh_module(self.path)
         exec(code, module.__dict__)
-        calling.require_entry(module, self.entry, self.kind)
+        entry.require_entry(module, self.entry, self.kind)
         self.module, self.sizes = module, sizes
 
     # ------------------------------------------------------------ build
@@ -234,21 +240,21 @@ class Loop:
         if self.kind == "function":
             self.target = made
             return {"tensors": [], "names": [], "copied": [], "unmatched": [], "parameters": []}
-        given = [calling.clone(t, self.device) for t in tensors[: request["given"]]]
+        given = [entry.clone(t, self.device) for t in tensors[: request["given"]]]
         init = _unflatten(given, request["init"])
         self.ledger.begin()
         self.ledger.active = True
         model = made(**init) if isinstance(init, dict) else made(*init)
         self.ledger.active = False
         if not isinstance(model, torch.nn.Module):
-            raise Malformed(f"{self.entry} builds a {type(model).__name__}, not an nn.Module")
+            raise entry.Malformed(f"{self.entry} builds a {type(model).__name__}, not an nn.Module")
         state = dict(zip(request["state"], tensors[request["given"] :], strict=True))
         dtype = _dtypes[request["dtype"]]
-        self.target = model = calling.settle(model, self.device, dtype, request["train"])
+        self.target = model = entry.settle(model, self.device, dtype, request["train"])
         with _plain():
-            copied = calling.copy_state(model, state)
-            own = calling.state_of(model)
-            self.ledger.keep({calling.storage_address(t): f"param:{n}" for n, t in own.items()})
+            copied = entry.copy_state(model, state)
+            own = entry.state_of(model)
+            self.ledger.keep({entry.storage_address(t): f"param:{n}" for n, t in own.items()})
             return {
                 "tensors": self.wire.place(list(own.values())),
                 "names": list(own),
@@ -270,7 +276,6 @@ class Loop:
             target=self.target,
             device=self.device,
             ledger=self.ledger,
-            executors=self.executors,
             strides=[m[2] for m in request["tensors"]],
             given=tensors[: request["given"]],
             skeleton=request["inputs"],
@@ -300,26 +305,29 @@ class Loop:
             return {"tensors": self.wire.place(tensors), "outputs": skeleton}
 
     def resources(self, request: dict[str, Any], _: list[torch.Tensor]) -> dict[str, Any]:
-        return {"resources": self.executors.resources(request["target"])}
+        return {"resources": _resources(request["target"])}
 
 
-Malformed = calling.Malformed
+def _no_failure(_: BaseException) -> None:
+    """A device executes everything; what fails there is the candidate's."""
 
 
 def preload() -> None:
-    """In the server, before any fork: import and touch what every suspect would."""
-    import importlib
+    """In the server, before any fork: import, install and touch what every suspect would.
 
-    import numpy
-
-    for name in ("triton", "triton.language", "triton.runtime.interpreter", "lethe.verifier.executors"):
+    A server for the interpreter serves nothing else, so its executor is installed here once.
+    """
+    for name in ("numpy", "triton", "triton.language", "triton.runtime.interpreter"):
         importlib.import_module(name)
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
     _frombuffer(b"\0" * 8, dtype=_uint8)
     if os.environ.get("TRITON_INTERPRET") == "1":
         from lethe.verifier.warm import warm
 
+        executors.install("interpreter")
         warm()
+        executors.reset_launches()
+        clear_records()
 
 
 def main(fd: int, executor: str, limits: Limits, scratch: str, cache: str, report: Isolation) -> None:
@@ -337,11 +345,9 @@ def main(fd: int, executor: str, limits: Limits, scratch: str, cache: str, repor
     tempfile.tempdir = None
     os.chdir(scratch)
     sys.path.insert(0, scratch)
-    from lethe.verifier import executors
-
     if limits.threads > 1:
         torch.set_num_threads(limits.threads)
     sandbox.set_limits(limits, executor, report)
     wire = Wire(fd)
     wire.send({"isolation": report})
-    Loop(wire, executor, limits, executors).serve()
+    Loop(wire, executor, limits).serve()

@@ -1,4 +1,8 @@
-"""A kernel that the fork server interprets once, so that no suspect pays for the interpreter's first launch."""
+"""A kernel that the fork server interprets once: no suspect pays for the interpreter's first launch.
+
+It calls nothing that is itself a jit function (``tl.sum``, ``tl.max``): after those the interpreter
+leaves its patches of ``triton.language`` behind, and no suspect could compile any more.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,7 @@ def _warm(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = at < n
     x = tl.load(x_ptr + at, mask=mask, other=0.0)
-    total = tl.sum(tl.exp(x - tl.max(x, axis=0)), axis=0)
-    tl.store(y_ptr + at, tl.maximum(x, 0.0) / total, mask=mask)
+    tl.store(y_ptr + at, tl.maximum(tl.exp(x), 0.0) / 2.0, mask=mask)
 
 
 def warm() -> Any:

@@ -57,7 +57,8 @@ def align(reference: Mapping[str, Tensor], built: HasState, other: HasState | No
         if name in candidate and candidate[name].shape != t.shape:
             return Alignment(
                 "not_auditable",
-                reason=f"{name} has shape {tuple(candidate[name].shape)}, the reference's has {tuple(t.shape)}",
+                reason=f"{name} has shape {tuple(candidate[name].shape)}, "
+                f"the reference's has {tuple(t.shape)}",
             )
     for name, t in candidate.items():
         if name not in reference and not _uniform(t) and not _independent(name, t, other):
@@ -75,7 +76,7 @@ def _missing(name: str, candidate: Mapping[str, Tensor]) -> str:
 
 
 def _uniform(t: Tensor) -> bool:
-    """True if all elements are alike (ones, zeros, counters): both constructors set such values themselves."""
+    """True if all elements are alike (ones, zeros, counters): both constructors set such values."""
     return t.numel() == 0 or bool((t == t.reshape(-1)[0]).all())
 
 
@@ -99,7 +100,7 @@ def _unmatched(needed: Mapping[str, Tensor], candidate: Mapping[str, Tensor]) ->
     unmatched = []
     for name in open_names:
         match = next((n for n, h in left.items() if _rearranged(needed[name], h)), None)
-        if match is None or name in candidate and match != name:
+        if match is None or (name in candidate and match != name):
             unmatched.append(name)
         else:
             del left[match]
@@ -107,7 +108,10 @@ def _unmatched(needed: Mapping[str, Tensor], candidate: Mapping[str, Tensor]) ->
 
 
 def _rearranged(reference: Tensor, candidate: Tensor) -> bool:
-    if reference.numel() != candidate.numel() or reference.is_floating_point() != candidate.is_floating_point():
+    if (
+        reference.numel() != candidate.numel()
+        or reference.is_floating_point() != candidate.is_floating_point()
+    ):
         return False
     return _same(reference.reshape(-1).sort().values, candidate.reshape(-1).sort().values)
 
@@ -115,7 +119,9 @@ def _rearranged(reference: Tensor, candidate: Tensor) -> bool:
 def _no_namesake_differs(reference: Mapping[str, Tensor], candidate: Mapping[str, Tensor]) -> bool:
     """No tensor has the same name on both sides but other values (rearranged ones were matched)."""
     return all(
-        n not in candidate or (candidate[n].shape == t.shape and _same(t, candidate[n])) or _rearranged(t, candidate[n])
+        n not in candidate
+        or (candidate[n].shape == t.shape and _same(t, candidate[n]))
+        or _rearranged(t, candidate[n])
         for n, t in reference.items()
     )
 

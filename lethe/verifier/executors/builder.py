@@ -23,10 +23,27 @@ _MMA_K_F16 = 16
 
 def install() -> None:
     """Patch ``InterpreterBuilder`` once for this process."""
-    from triton.runtime.interpreter import InterpreterBuilder
+    from triton.runtime import interpreter as host
 
+    host._get_np_dtype = _numpy_dtypes(host._get_np_dtype)
     for name, method in _methods().items():
-        setattr(InterpreterBuilder, name, method)
+        setattr(host.InterpreterBuilder, name, method)
+
+
+def _numpy_dtypes(original: Callable[[Any], np.dtype[Any]]) -> Callable[[Any], np.dtype[Any]]:
+    """Triton's own mapping from its types to numpy's, remembered by name (it is on every path)."""
+    tl = _types()
+    known: dict[str, np.dtype[Any]] = {}
+
+    def numpy_dtype(kind: Any) -> np.dtype[Any]:
+        if isinstance(kind, tl.block_type):
+            kind = kind.element_ty
+        found = known.get(kind.name)
+        if found is None:
+            found = known[kind.name] = original(kind)
+        return found
+
+    return numpy_dtype
 
 
 def _methods() -> dict[str, Callable[..., Any]]:
@@ -244,7 +261,7 @@ def _atomics() -> dict[str, Callable[..., Any]]:
     builder = host.InterpreterBuilder
     plain_rmw = builder.create_atomic_rmw
     add, exchange = host._ir.ATOMIC_OP.FADD, host._ir.ATOMIC_OP.XCHG
-    raw = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+    raw: dict[int, Any] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
     def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Any, val: Any, mask: Any, *order: Any) -> Any:
         scalar = val.dtype.scalar

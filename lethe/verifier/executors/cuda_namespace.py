@@ -135,6 +135,11 @@ def _quiet(*args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
+def _seed_host(seed: int) -> None:
+    """Device and host share one generator here; ``torch.manual_seed`` itself calls this too."""
+    torch.default_generator.manual_seed(int(seed))
+
+
 def _answers() -> dict[str, Any]:
     """The attributes of ``torch.cuda`` that are replaced.
 
@@ -165,11 +170,11 @@ def _answers() -> dict[str, Any]:
         Stream=Stream,
         ExternalStream=type("ExternalStream", (Stream,), {}),
         Event=Event,
-        manual_seed=lambda seed: torch.manual_seed(seed),
-        manual_seed_all=lambda seed: torch.manual_seed(seed),
-        seed=lambda: torch.seed(),
-        seed_all=lambda: torch.seed(),
-        initial_seed=lambda: torch.initial_seed(),
+        manual_seed=lambda seed: _seed_host(seed),
+        manual_seed_all=lambda seed: _seed_host(seed),
+        seed=lambda: _seed_host(torch.default_generator.seed()),
+        seed_all=lambda: _seed_host(torch.default_generator.seed()),
+        initial_seed=lambda: torch.default_generator.initial_seed(),
         get_rng_state=lambda device=None: torch.get_rng_state(),
         set_rng_state=lambda state, device=None: torch.set_rng_state(state),
     )
@@ -278,31 +283,28 @@ def install(inside: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         setattr(torch.cuda, name, value)
     for name in ("range_push", "range_pop", "mark"):
         setattr(torch.cuda.nvtx, name, _answer(None))
-    torch.cuda.nvtx.range = _quiet
-    torch.Generator = _Generator  # type: ignore[misc]
-    torch.compile = _identity_compile  # type: ignore[assignment]
-    torch.set_default_device = _default_device(torch.set_default_device)
-    torch.set_default_tensor_type = _default_tensor_type(torch.set_default_tensor_type)
-    torch._C._cuda_getCurrentRawStream = _answer(0)
-
     autocast = torch.amp.autocast_mode.autocast
-    autocast.__init__ = _autocast_on_host(autocast.__init__)  # type: ignore[method-assign]
-    for name in ("is_autocast_enabled", "get_autocast_dtype"):
-        setattr(torch, name, _host_when_cuda(getattr(torch, name)))
-    torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype("cpu")
-
     # Backward passes start inside a torch function, where the pretence is off.
     backward = torch.autograd.function.BackwardCFunction
-    backward.apply = inside(backward.apply)  # type: ignore[method-assign]
-
-    torch.library.custom_op = _custom_op(torch.library.custom_op, inside)
-    for name in ("wrap_triton", "capture_triton"):
-        if hasattr(torch.library, name):
-            setattr(torch.library, name, lambda kernel: kernel)
-
-    accelerator = getattr(torch, "accelerator", None)
-    if accelerator is not None:
-        accelerator.is_available = _answer(True)
-        accelerator.device_count = _answer(1)
-        accelerator.synchronize = _answer(None)
-        accelerator.current_accelerator = _answer(torch.device("cuda"))
+    replaced: list[tuple[Any, str, Any]] = [
+        (torch.cuda.nvtx, "range", _quiet),
+        (torch, "Generator", _Generator),
+        (torch, "compile", _identity_compile),
+        (torch, "set_default_device", _default_device(torch.set_default_device)),
+        (torch, "set_default_tensor_type", _default_tensor_type(torch.set_default_tensor_type)),
+        (torch._C, "_cuda_getCurrentRawStream", _answer(0)),
+        (autocast, "__init__", _autocast_on_host(autocast.__init__)),
+        (torch, "is_autocast_enabled", _host_when_cuda(torch.is_autocast_enabled)),
+        (torch, "get_autocast_dtype", _host_when_cuda(torch.get_autocast_dtype)),
+        (torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cpu")),
+        (backward, "apply", inside(backward.apply)),
+        (torch.library, "custom_op", _custom_op(torch.library.custom_op, inside)),
+        (torch.library, "wrap_triton", lambda kernel: kernel),
+        (torch.library, "capture_triton", lambda kernel: kernel),
+        (torch.accelerator, "is_available", _answer(True)),
+        (torch.accelerator, "device_count", _answer(1)),
+        (torch.accelerator, "synchronize", _answer(None)),
+        (torch.accelerator, "current_accelerator", _answer(torch.device("cuda"))),
+    ]
+    for owner, name, value in replaced:
+        setattr(owner, name, value)

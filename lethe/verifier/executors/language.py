@@ -140,15 +140,9 @@ def _with_closure(compile_and_exec: Callable[..., Any]) -> Callable[..., Any]:
         if not self.fn.__closure__:
             return compile_and_exec(self, tree)
         captured = inspect.getclosurevars(self.fn).nonlocals
-        parameters = [ast.arg(arg=name) for name in captured]
-        outer = ast.FunctionDef(
-            name=self.fn.__name__,
-            args=ast.arguments(posonlyargs=[], args=parameters, kwonlyargs=[], kw_defaults=[], defaults=[]),
-            body=[*tree.body, ast.Return(value=ast.Name(id=self.fn.__name__, ctx=ast.Load()))],
-            decorator_list=[],
-            type_params=[],
-        )
-        wrapped = ast.fix_missing_locations(ast.Module(body=[outer], type_ignores=[]))
+        name = self.fn.__name__
+        wrapped = ast.parse(f"def {name}({', '.join(captured)}):\n    return {name}")
+        wrapped.body[0].body[:0] = tree.body  # type: ignore[attr-defined]
         return compile_and_exec(self, wrapped)(**captured)
 
     return with_closure

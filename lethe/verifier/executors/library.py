@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 _JIT_OPTIONS = (
@@ -54,7 +54,7 @@ def use_compiler() -> None:
     _convert(InterpretedFunction, to_compiled, as_method=lambda function: function)
 
 
-def _as_method(function: Any) -> FunctionType:
+def _as_method(function: Any) -> Callable[..., Any]:
     """A plain function, which binds `self` when it is a class attribute; jit objects do not."""
 
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -71,13 +71,14 @@ def _library_modules() -> list[ModuleType]:
     ]
 
 
-def _convert(kind: type, convert: Callable[[Any], Any], as_method: Callable[[Any], Any]) -> None:
+def _convert(kind: type[Any], convert: Callable[[Any], Any], as_method: Callable[[Any], Any]) -> None:
     import triton.language as tl
 
     converted: dict[int, Any] = {}
     by_name: dict[str, Any] = {}
     for module in _library_modules():
-        for name, value in list(vars(module).items()):
+        members: list[tuple[str, Any]] = list(vars(module).items())
+        for name, value in members:
             if type(value) is not kind:
                 continue
             if id(value) not in converted:

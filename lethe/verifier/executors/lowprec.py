@@ -116,14 +116,14 @@ def max_number(a: Array, b: Array, *, propagate_nan: bool) -> Array:
     """PTX ``max``: a NaN operand is dropped (or kept with `propagate_nan`) and +0 is above -0."""
     chosen = np.maximum(a, b) if propagate_nan else np.fmax(a, b)
     zeros = (chosen == 0) & (a == b)
-    return np.where(zeros & np.signbit(a), b, chosen) if zeros.any() else chosen
+    return np.where(zeros, np.where(np.signbit(a), b, a), chosen) if zeros.any() else chosen
 
 
 def min_number(a: Array, b: Array, *, propagate_nan: bool) -> Array:
     """PTX ``min``: a NaN operand is dropped (or kept with `propagate_nan`) and -0 is below +0."""
     chosen = np.minimum(a, b) if propagate_nan else np.fmin(a, b)
     zeros = (chosen == 0) & (a == b)
-    return np.where(zeros & ~np.signbit(a), b, chosen) if zeros.any() else chosen
+    return np.where(zeros, np.where(np.signbit(a), a, b), chosen) if zeros.any() else chosen
 
 
 def flush(values: Array) -> Array:

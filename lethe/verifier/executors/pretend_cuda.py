@@ -136,13 +136,6 @@ def _nothing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     return None
 
 
-def _as_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    if len(args) > 2:
-        kwargs = {**kwargs, "dtype": args[1], "device": args[2]}
-        args = args[:1]
-    return _translated(func, args, kwargs)
-
-
 def _translated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `func` with a CUDA device replaced; explicit host devices mark the result."""
     kind = _kind(kwargs["device"]) if kwargs.get("device") is not None else None
@@ -158,11 +151,11 @@ def _translated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _handlers() -> dict[Any, Handler]:
-    tensor = torch.Tensor
+    tensor: Any = torch.Tensor
     return {
-        tensor.device.__get__: _device,  # type: ignore[attr-defined]
-        tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
-        tensor.is_cpu.__get__: _is_cpu,  # type: ignore[attr-defined]
+        tensor.device.__get__: _device,
+        tensor.is_cuda.__get__: _is_cuda,
+        tensor.is_cpu.__get__: _is_cpu,
         tensor.get_device: _get_device,
         torch.get_device: _get_device,
         tensor.cuda: _cuda,
@@ -172,7 +165,6 @@ def _handlers() -> dict[Any, Handler]:
         tensor.pin_memory: _pin_memory,
         tensor.is_pinned: _is_pinned,
         tensor.record_stream: _nothing,
-        torch.as_tensor: _as_tensor,
     }
 
 
@@ -220,9 +212,10 @@ def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if torch._C._len_torch_function_stack():
-            return function(*args, **kwargs)
-        with PretendCuda():
-            return function(*args, **kwargs)
+        with torch._C._EnableTorchFunction():
+            if torch._C._len_torch_function_stack():
+                return function(*args, **kwargs)
+            with PretendCuda():
+                return function(*args, **kwargs)
 
     return wrapped

@@ -148,7 +148,7 @@ def _without_data(value: Any) -> Any:
         return type(value)(*parts) if hasattr(value, "_fields") else parts
     if dataclasses.is_dataclass(value) and hasattr(value, "base") and hasattr(value, "block_shape"):
         descriptor = copy.copy(value)
-        descriptor.base = _without_data(value.base)  # type: ignore[union-attr]
+        descriptor.base = _without_data(value.base)
         return descriptor
     if hasattr(value, "data_ptr"):
         return Pointer(value.dtype, value.data_ptr() % ALIGNMENT)
@@ -258,7 +258,7 @@ def _in_child(work: Callable[[], Any], seconds: float) -> tuple[list[dict[str, A
     _, status = os.waitpid(child, 0)
     rows = [json.loads(line) for line in data.split(b"\n")[:-1]]
     if timed_out:
-        return rows, f"compiling took longer than {seconds:.0f} s"
+        return rows, f"compiling took longer than {seconds:g} s"
     return rows, f"the compiler process ended with status {os.waitstatus_to_exitcode(status)}"
 
 
