@@ -18,6 +18,7 @@ from lethe.verifier.gates.base import SkipCase
 from lethe.verifier.problem import Instance, Problem, ProblemError, instantiate
 from lethe.verifier.settings import Settings
 from lethe.verifier.structure import Skeleton, flatten, map_tensors, paths
+from lethe.verifier.verdict import Reason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,12 +55,17 @@ class Truth:
     """float64 outputs (discrete outputs keep their dtype)."""
     working: list[Tensor]
     """The reference's own working-precision outputs."""
-    make_bands: Callable[[], list[Band]]
+    make_bands: Callable[[int], list[Band]]
 
     @cached_property
     def bands(self) -> list[Band]:
         """One band per output; computed on first use, since the tolerance-free gates need none."""
-        return self.make_bands()
+        return self.make_bands(0)
+
+    @cached_property
+    def second_bands(self) -> list[Band]:
+        """The same from other perturbations, for a borderline breach (fairness rule 22)."""
+        return self.make_bands(1)
 
 
 class Docket:
@@ -121,9 +127,9 @@ class Docket:
         instance = self.instance(case.sizes)
         drawn = cast_floating(case.inputs, dtype)
         working, skeleton = flatten(oracle.run_working(instance, drawn, dtype=dtype))
-        expected, _ = flatten(oracle.run_float64(instance, drawn))
+        expected, _ = flatten(oracle.run_float64(instance, drawn, dtype=dtype))
 
-        def bands() -> list[Band]:
+        def bands(salt: int) -> list[Band]:
             return tolerance.bands(
                 instance,
                 drawn,
@@ -133,6 +139,7 @@ class Docket:
                 dtype=dtype,
                 profile=self.settings.profile,
                 operator=self.operator,
+                seed=2 * case.seed + salt,
             )
 
         return Truth(skeleton, paths(skeleton), expected, working, bands)
@@ -148,6 +155,15 @@ class Docket:
         if key not in self._memo:
             self._memo[key] = profiling.profile_operator(self.instance(case.sizes), case.inputs)
         return self._memo[key]
+
+    @property
+    def undecidable(self) -> tuple[Reason, str] | None:
+        """Why no gate applies to this problem, if none does (fairness rules 3 and 25)."""
+        if self.vacuous:
+            return Reason.VACUOUS, "the reference's output does not depend on its inputs"
+        if self.operator.stochastic:
+            return Reason.STOCHASTIC, "the reference draws random numbers"
+        return None
 
     @property
     def shape_cases(self) -> list[shapes.ShapeCase]:
@@ -182,6 +198,14 @@ class Docket:
             case = self.case("normal", self.settings.seed)
             self._memo["memory"] = memory.observe(self.instance(), case.inputs)
         return self._memo["memory"]
+
+    @property
+    def keeps_state(self) -> bool:
+        """True if the reference remembers its calls, so that repeated calls prove nothing."""
+        if "state" not in self._memo:
+            case = self.case("normal", self.settings.seed)
+            self._memo["state"] = memory.keeps_state(self.instance(), case.inputs)
+        return self._memo["state"]
 
     def _ignores_input(self) -> bool:
         """Fairness rule 25: an output that no input moves proves nothing."""

@@ -145,10 +145,9 @@ class Judge:
         for identifier in catalog.IDS:
             if trial.settings.gates is not None and identifier not in trial.settings.gates:
                 continue
-            if docket.vacuous:
-                results.append(
-                    not_applicable(identifier, Reason.VACUOUS, "the reference's output does not depend on its inputs")
-                )
+            why = docket.undecidable
+            if why is not None:
+                results.append(not_applicable(identifier, *why))
                 continue
             results.append(self._confirmed(identifier, trial))
         verdict = replace(

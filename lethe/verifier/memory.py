@@ -1,4 +1,4 @@
-"""What the reference itself does to memory: which inputs it writes, what its outputs share."""
+"""What the reference itself does to memory: inputs it writes, what its outputs share, state it keeps."""
 
 from __future__ import annotations
 
@@ -38,6 +38,19 @@ def observe(instance: Instance, inputs: Any) -> tuple[set[int], dict[int, set[st
             names.add(owners[_storage(t)])
         shared[i] = names
     return written, shared
+
+
+def keeps_state(instance: Instance, inputs: Any) -> bool:
+    """Fairness rule 34: a second call of the same reference answers otherwise, or its state moved."""
+    import torch
+
+    from lethe.verifier.fairness import has_hidden_state
+
+    module = copy.deepcopy(instance.module)
+    before = {n: t.clone() for n, t in module.state_dict().items()}
+    with torch.no_grad():
+        first, second = (flatten(module(*map_tensors(inputs, lambda t: t.clone())))[0] for _ in range(2))
+    return has_hidden_state(first, second, before, module.state_dict())
 
 
 def _storage(t: Tensor) -> int:

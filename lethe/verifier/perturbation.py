@@ -41,6 +41,10 @@ def smallest(dtype: torch.dtype) -> float:
     return {torch.float16: 2.0**-24, torch.float64: 2.0**-1074}.get(dtype, 2.0**-126)
 
 
+VANISHING = frozenset({"exp", "exp2", "sigmoid", "erfc"})
+"""Functions that never reach zero but come below every float: a zero of theirs is an underflow, so that a faithful
+kernel may return anything up to the smallest normal there (a clamped or approximate exponential does)."""
+
 COARSE = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 """Unit roundoffs of the dtypes to which a reference may round inside."""
 
@@ -70,16 +74,23 @@ class Perturb(EagerMode):
         return r.mul_(2).sub_(1)
 
     def perturbed(
-        self, t: Tensor, scale: Tensor | None = None, factor: float = 0.0, terms: int = 1
+        self,
+        t: Tensor,
+        scale: Tensor | None = None,
+        factor: float = 0.0,
+        terms: int = 1,
+        *,
+        vanishing: bool = False,
     ) -> Tensor:
         """`t` with a rounding error and, given `scale`, an accumulation error of ``factor * unit * scale``.
 
         Near zero a result may be flushed, an error of at most `tiny` and at most itself, so that zeros stay
-        zeros; the `terms` of a sum may be flushed one by one.
+        zeros unless the function is `vanishing`; the `terms` of a sum may be flushed one by one.
         """
         real = real_view(t.detach())
         size = real.abs()
-        error = (size * self.unit).add_(size.clamp_(max=self.tiny)).mul_(self.uniform(real))
+        flushed = torch.full_like(size, self.tiny) if vanishing else size.clamp(max=self.tiny)
+        error = (size * self.unit).add_(flushed).mul_(self.uniform(real))
         if scale is not None:
             size = real_view(scale).abs()
             underflow = size.clamp(max=self.tiny * terms) if terms > 1 else 0.0
@@ -117,7 +128,7 @@ class Perturb(EagerMode):
         if not any(_is_wide(t) for t in tree_leaves(out)):
             return out
         if kind == "elementwise":
-            return self._replace(func, out, [_spelling(name, out)], [1.0], (1,))
+            return self._replace(func, out, [_spelling(name, out)], [1.0], (1,), vanishing=name in VANISHING)
         counts = lengths(name, args, out)
         scales, factors = self._accumulation(func, name, kind, originals, kwargs, out, counts)
         if (
@@ -161,7 +172,14 @@ class Perturb(EagerMode):
         return [sum_scale(func, name, args, kwargs, out, self.rounding, counts[0])], factors
 
     def _replace(
-        self, func: Any, out: Any, scales: list[Tensor | None], factors: list[float], counts: tuple[int, ...]
+        self,
+        func: Any,
+        out: Any,
+        scales: list[Tensor | None],
+        factors: list[float],
+        counts: tuple[int, ...],
+        *,
+        vanishing: bool = False,
     ) -> Any:
         """Perturb the wide floating results; results written in place are overwritten where they are."""
         in_place = func._schema.is_mutable
@@ -174,7 +192,10 @@ class Perturb(EagerMode):
             if not _is_wide(t):
                 return t
             known = i < len(scales) and i < len(factors)
-            moved = self.perturbed(t, scales[i], factors[i], counts[i]) if known else self.perturbed(t)
+            if known:
+                moved = self.perturbed(t, scales[i], factors[i], counts[i], vanishing=vanishing)
+            else:
+                moved = self.perturbed(t)
             return t.copy_(moved) if in_place else moved
 
         return tree_map(move, out)

@@ -36,6 +36,12 @@ moves some 0.3e9 elements and computes some 20e9 flops a second on one thread.""
 ELEMENTS_PER_CALL = 300
 """Dispatching one operator takes about a microsecond: as much as writing 300 elements."""
 
+PATIENCE = 100_000
+"""Operator calls and tensors of state that one search may spend: about 20 s of probing. It is
+counted, not timed, so that the same problem is always tried at the same sizes."""
+CALLS_PER_TENSOR = 4
+"""Building one parameter or buffer costs about as much as four operator calls."""
+
 Shape = tuple[int, ...]
 
 
@@ -160,6 +166,7 @@ class Prober:
 
     def __init__(self, problem: Problem, base: Mapping[str, int] | None = None) -> None:
         self.problem = problem
+        self.spent = 0
         self._found: dict[tuple[tuple[str, int], ...], Facts | ProblemError] = {}
         for self.way in ("meta", "module", "real"):
             try:
@@ -168,6 +175,11 @@ class Prober:
             except ProblemError:
                 if self.way != "real":
                     self._found.clear()
+
+    @property
+    def exhausted(self) -> bool:
+        """True once so much was probed that a search should settle for what it has."""
+        return self.spent > PATIENCE
 
     def _build(self, sizes: Mapping[str, int]) -> Instance:
         try:
@@ -222,8 +234,11 @@ class Prober:
         state = list(instance.module.state_dict().values())
         held = flatten(inputs)[0]
         meter = _Meter(held + state, ceiling)
-        with meter, nullcontext() if self.way == "real" else _Recurrent(meter):
-            output = run_reference(instance, inputs)
+        try:
+            with meter, nullcontext() if self.way == "real" else _Recurrent(meter):
+                output = run_reference(instance, inputs)
+        finally:
+            self.spent += meter.calls + CALLS_PER_TENSOR * len(state)
         try:
             outputs, _ = flatten(output)
         except StructureError as e:

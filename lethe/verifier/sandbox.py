@@ -20,6 +20,7 @@ namespace of his own first. Landlock adds what works without any privilege.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import resource
 import signal
@@ -149,9 +150,17 @@ class Rooms:
     scratch: str
     """Working directory, home and TMPDIR: a private tmpfs where mounts are allowed."""
     cache: str
-    """Where builds are kept between spawns; appears to the suspect as ``<scratch>/cache``."""
+    """Where builds are kept between spawns."""
     hidden: tuple[str, ...] = ()
     """Files and directories that the suspect must not see."""
+
+    @property
+    def bound_cache(self) -> str:
+        """Where `cache` appears in a private /tmp.
+
+        The same for each suspect with that cache: ninja builds anew when a path changes.
+        """
+        return f"/tmp/lethe-cache-{hashlib.sha256(self.cache.encode()).hexdigest()[:16]}"
 
 
 def arrange_mounts(rooms: Rooms, limits: Limits, report: Isolation) -> None:
@@ -179,8 +188,11 @@ def arrange_mounts(rooms: Rooms, limits: Limits, report: Isolation) -> None:
     def hide() -> None:
         for path in rooms.hidden:
             real = os.path.realpath(path)
-            if any(p == real or p.startswith(real + os.sep) for p, _ in needed):
-                raise OSError(errno.EBUSY, f"{path} holds the interpreter or a library")
+            kept = [rooms.scratch, *(p for p, _ in needed)]
+            if any(p == real or p.startswith(real + os.sep) for p in kept):
+                raise OSError(
+                    errno.EBUSY, f"{path} holds the interpreter, a library or the scratch directory"
+                )
             if os.path.isdir(real):
                 cover(real, "0000")
             elif os.path.exists(real):
@@ -204,11 +216,18 @@ def arrange_mounts(rooms: Rooms, limits: Limits, report: Isolation) -> None:
         _attempt(report, "hidden_paths", hide)
     _attempt(report, "private_tmp", own_tmp)
     _attempt(report, "private_shm", lambda: cover("/dev/shm", "1777"))
-    if _attempt(report, "private_scratch", own_scratch):
-        target = os.path.join(rooms.scratch, "cache")
-        os.mkdir(target)
-        if _attempt(report, "cache", lambda: _bind(cache, target)):
-            _attempt(report, "cache", lambda: linux.set_read_only(target, False))
+    _attempt(report, "private_scratch", own_scratch)
+
+    def keep_cache() -> None:
+        if report["private_tmp"] is True:
+            os.makedirs(rooms.bound_cache, mode=0o755)
+            _bind(cache, rooms.bound_cache)
+            linux.set_read_only(rooms.bound_cache, False)
+        else:
+            _bind(cache, rooms.cache)
+            linux.set_read_only(rooms.cache, False)
+
+    _attempt(report, "cache", keep_cache)
     for fd in (cache, *(fd for _, fd in needed)):
         os.close(fd)
 
@@ -302,8 +321,8 @@ def drop_privileges(rooms: Rooms, report: Isolation) -> str:
 
 def _cache(rooms: Rooms, report: Isolation) -> str:
     """The cache directory as this process can reach it; else a directory that dies with it."""
-    bound = os.path.join(rooms.scratch, "cache")
-    for path in (bound, rooms.cache) if report.get("cache") is True else (rooms.cache,):
+    private = report.get("cache") is True and report["private_tmp"] is True
+    for path in (rooms.bound_cache, rooms.cache) if private else (rooms.cache,):
         if os.access(path, os.W_OK | os.X_OK):
             report["cache"] = True
             return path

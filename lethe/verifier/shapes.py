@@ -81,7 +81,7 @@ def shape_cases(
     demand_finite = _finite(problem, base, device)
     cases: dict[tuple[tuple[str, int], ...], ShapeCase] = {}
     for wish in _wishes(model.axes):
-        if len(cases) == limit:
+        if len(cases) == limit or model.prober.exhausted:
             break
         got = _afford(model, base, wish, ceiling)
         if got is None:

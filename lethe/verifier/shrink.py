@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 ELEMENTS_PER_SECOND = 0.3e9
 """Work of the reference on one CPU thread (see `probe.FLOPS_PER_ELEMENT`), for the first guess."""
 FLOORS = ({"batch": 7}, 131), ({"batch": 3}, 33), ({"batch": 1}, 2)
-"""Stages: floor of the batch and of other axes. 131 is above a tile of 128, 33 above one of 32."""
+"""Stages: floor of the batch and of other axes. 131 is above a tile of 128, 33 above one of 32.
+The last stage is entered only if the budget can be met there."""
 MAX_MEASUREMENTS = 5
 
 
@@ -41,7 +42,7 @@ class Shrunk:
     seconds: float
     """Measured first run of the reference at these sizes, with drawing its inputs."""
     fits: bool
-    """False if no legal size fits the budget; `sizes` is then the smallest found."""
+    """False if no legal size fits the budget; `sizes` is then the smallest that is worth judging."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ def shrink(
     walk = _Walk(model)
     while budget.excess(walk.facts) and walk.halve():
         pass
+    if budget.excess(walk.facts):
+        walk.leave_last_stage()
     elapsed, flaw = _measure(problem, walk.sizes, device)
     if flaw and walk.path:
         elapsed, flaw = _take_back(problem, walk, budget, elapsed, flaw)
@@ -111,6 +114,8 @@ class _Walk:
     def __init__(self, model: SizeModel) -> None:
         self.model = model
         self.path: list[tuple[dict[Axis, int], Facts]] = []
+        self._last_stage: int | None = None
+        """Length of the path when the last stage was entered."""
 
     @property
     def values(self) -> dict[Axis, int]:
@@ -128,14 +133,23 @@ class _Walk:
         return {n: v for a, v in values.items() if v != a.value for n in a.names}
 
     def halve(self) -> bool:
-        """Halve the axis furthest above its floor; False if none can be."""
-        for floors, other in FLOORS:
+        """Halve the axis furthest above its floor; False if none can be, or the search took too long."""
+        if self.model.prober.exhausted:
+            return False
+        for stage, (floors, other) in enumerate(FLOORS):
+            if stage == len(FLOORS) - 1 and self._last_stage is None:
+                self._last_stage = len(self.path)
             values = self.values
             above = {a: v / floors.get(a.role, other) for a, v in values.items()}
             for axis in sorted(above, key=lambda a: -above[a]):
                 if above[axis] > 1 and self._lower(axis, floors.get(axis.role, other)):
                     return True
         return False
+
+    def leave_last_stage(self) -> None:
+        """Go back to sizes above a tile: the last stage did not help."""
+        if self._last_stage is not None:
+            del self.path[self._last_stage :]
 
     def _lower(self, axis: Axis, floor: int) -> bool:
         values, facts = self.values, self.facts

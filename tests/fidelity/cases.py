@@ -136,8 +136,7 @@ def ternary(op: str, dtype: torch.dtype, ulps: int = EXACT) -> Case:
 
 
 def _cast_inputs() -> list[float]:
-    halfway = [1.00390625 + 1e-12]
-    halfway += from_bits(
+    halfway = from_bits(
         [0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0x7F7F8000, 0x7F7F7FFF, 0x7F7FFFFF, 0x00008000]
     )
     half16 = [

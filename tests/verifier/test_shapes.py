@@ -268,6 +268,6 @@ def test_an_output_that_is_always_constant_is_said_to_be() -> None:
     assert "constant at every size tried" in shrink(load_problem(source), max_cost=50_000).reason
 
 
-def test_what_cannot_fit_says_so() -> None:
-    found = shrink(load_problem(LINEAR), max_cost=10)
-    assert not found.fits
+def test_what_cannot_fit_says_so_and_stays_above_a_tile() -> None:
+    found = shrink(load_problem(HUGE), max_cost=10)
+    assert not found.fits and found.sizes == {"rows": 3, "width": 33}

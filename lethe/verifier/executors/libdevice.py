@@ -2,7 +2,9 @@
 
 Each is computed in float64 and rounded once to the return type: within libdevice's own error bound of the
 device's result (0 to 2 ulp for most; CUDA C++ Programming Guide, appendix on mathematical functions), but
-not bit-identical, and without the flush-to-zero that Triton compiles libdevice with.
+not bit-identical. Triton links libdevice with flush-to-zero, so subnormal float32 operands and results become
+zero in all but `KEEPING_SUBNORMALS`. The ``fast_`` functions whose hardware approximation has an absolute
+rather than a relative bound (sine, cosine, tangent, logarithms, powers) have no counterpart here.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lethe.verifier.executors.lowprec import Array, fma_narrow
+from lethe.verifier.executors.lowprec import Array, float_to_int, flush, fma_narrow
 
 Function = Callable[..., Array]
 
@@ -29,6 +31,12 @@ def _torch(name: str) -> Function:
             return np.asarray(function(torch.from_numpy(np.ascontiguousarray(values))).numpy())
 
     return apply
+
+
+def _scaled_exp2(factor: float) -> Function:
+    """``ex2.approx(x * factor)`` with the product rounded to float32, as the ``fast_`` exponentials do."""
+    narrow = np.float32(factor)
+    return lambda x: np.exp2((x.astype(np.float32) * narrow).astype(np.float64))
 
 
 def _round_half_away(values: Array) -> Array:
@@ -62,16 +70,9 @@ FUNCTIONS: dict[str, Function] = {
     "exp10": lambda x: np.power(10.0, x),
     "exp2": np.exp2,
     "expm1": np.expm1,
-    "fast_cosf": np.cos,
     "fast_dividef": np.divide,
-    "fast_exp10f": lambda x: np.power(10.0, x),
-    "fast_expf": np.exp,
-    "fast_log10f": np.log10,
-    "fast_log2f": np.log2,
-    "fast_logf": np.log,
-    "fast_powf": lambda x, y: np.exp2(y * np.log2(x)),
-    "fast_sinf": np.sin,
-    "fast_tanf": np.tan,
+    "fast_exp10f": _scaled_exp2(3.321928094887362),
+    "fast_expf": _scaled_exp2(1.4426950408889634),
     "fdim": lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, np.maximum(x - y, 0.0)),
     "finitef": np.isfinite,
     "float2int_rd": np.floor,
@@ -124,6 +125,31 @@ FUNCTIONS: dict[str, Function] = {
     "y1": _torch("bessel_y1"),
 }
 """Function of libdevice (its name in ``triton.language.extra.libdevice``) -> the same on float64 arrays."""
+
+
+KEEPING_SUBNORMALS = frozenset(
+    {
+        "copysign",
+        "finitef",
+        "fmod",
+        "isinf",
+        "isnan",
+        "ldexp",
+        "llrint",
+        "llround",
+        "log",
+        "log10",
+        "log2",
+        "nearbyint",
+        "pow",
+        "rint",
+        "round",
+        "scalbn",
+        "signbit",
+        "trunc",
+    }
+)
+"""Float32 functions whose PTX does not flush (read from what triton 3.6 to 3.9 emit for sm_90)."""
 
 
 def unsupported_names(code: str) -> list[str]:
@@ -187,6 +213,14 @@ def _extern_elementwise(
         raise NoCounterpart(f"libdevice function {symbol!r} has no host equivalent")
     scalar = result_type.scalar
     exact = arguments[0].data.dtype.kind != "f"
-    operands = [a.data if exact else a.data.astype(np.float64) for a in arguments]
-    result = np.asarray(function(*operands)).astype(host._get_np_dtype(scalar))
-    return host.TensorHandle(result, scalar)
+    flushed = _calling[-1] not in KEEPING_SUBNORMALS
+    operands = [a.data if exact else _wide(a.data, flushed) for a in arguments]
+    result = np.asarray(function(*operands))
+    if result.dtype.kind == "f" and scalar.is_int():
+        result = float_to_int(result, host._get_np_dtype(scalar))
+    result = result.astype(host._get_np_dtype(scalar))
+    return host.TensorHandle(flush(result) if flushed and result.dtype == np.float32 else result, scalar)
+
+
+def _wide(values: Array, flushed: bool) -> Array:
+    return (flush(values) if flushed and values.dtype == np.float32 else values).astype(np.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lethe.verifier import fairness, inputs, oracle, semantics
+from lethe.verifier import fairness, inputs, oracle, profiling, semantics
 from lethe.verifier.gates.base import NotApplicable, Sheet, SkipCase, first_of_each
 from lethe.verifier.structure import flatten
 from lethe.verifier.trial import structure_finding
@@ -55,21 +55,32 @@ def _draw(trial: Trial, which: int, value: float, placement: str, name: str) -> 
     return replace(base, id=name, kind="nonfinite", inputs=placed)
 
 
-def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Finding]:
-    """Compare the three masks where all oracles agree (fairness rules 5 to 8 and 30)."""
+def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Finding] | None:
+    """Compare the three masks where all oracles agree (fairness rules 5 to 8, 30 and 36)."""
     docket = trial.docket
     truth = docket.truth(case)
     got, skeleton = flatten(report.outputs)
     mismatch = structure_finding(case, truth, got, skeleton)
     if mismatch is not None:
         return [mismatch]
+    clean = docket.truth(docket.case("normal", trial.settings.seed + 41))
+    if fairness.masked_out(clean.working, truth.working):
+        sheet.skip(case.id, "the reference ignores this element")
+        return None
     absorbing, _ = flatten(oracle.zero_absorbing(docket.instance(case.sizes), case.inputs))
+    terms = profiling.absolute_terms(docket.instance(case.sizes), case.inputs) if docket.operator.linear else None
     findings = []
     for i, name in enumerate(truth.names):
         if not truth.working[i].is_floating_point():
             continue
         chargeable = fairness.chargeable_nonfinite(truth.expected[i], truth.working[i], absorbing[i])
         sheet.worst("chargeable_share", float(chargeable.double().mean()) if chargeable.numel() else 0.0)
+        if terms is not None:
+            legal = fairness.reassociation_explains_inf(
+                got[i].to(chargeable.device), truth.expected[i], terms.absolute[i], truth.working[i].dtype
+            )
+            sheet.worst("inf_by_reassociation", float((legal & chargeable).sum()))
+            chargeable = chargeable & ~legal
         findings += _masks(trial, case, name, truth.working[i].cpu(), got[i].cpu(), chargeable.cpu())
     return findings
 

@@ -26,6 +26,8 @@ def run(trial: Trial) -> GateResult:
     docket, seed = trial.docket, trial.settings.seed
     if docket.varies:
         raise NotApplicable(Reason.REFERENCE_VARIES, "two runs of the reference differ")
+    if docket.keeps_state:
+        raise NotApplicable(Reason.HIDDEN_STATE, "the reference remembers earlier calls")
     sheet = Sheet("ORD-02")
     case = docket.case("normal", seed)
     try:

@@ -1,0 +1,1 @@
+"""Turns results into the book: configuration, notebooks, glued numbers, generated pages."""
