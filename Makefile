@@ -4,11 +4,13 @@ PYTHON ?= python3
 # build, add PyTorch's CPU index:  make paper TORCH="torch==2.13.0 --index-url <PyTorch's CPU index>"
 TORCH ?= torch==2.13.0
 CORES ?= all
+# Another configuration, laid over config.yaml:  make paper CONFIG=.test/config.yaml
+CONFIG ?=
 PYTEST_FLAGS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SNAKEMAKE := $(BIN)/python -m snakemake --cores $(CORES) --rerun-incomplete
+SNAKEMAKE := $(BIN)/python -m snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
 BOOK := book/_build/html/index.html
 
 .DEFAULT_GOAL := help

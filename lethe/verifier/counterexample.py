@@ -57,7 +57,7 @@ def write_counterexample(verdict: Verdict, trial: Trial, folder: Path) -> Path |
 
 def _record(gate: str, finding: Finding, case: Case, trial: Trial) -> dict[str, Any]:
     candidate, docket = trial.candidate, trial.docket
-    own = sites.hard_coded_sizes(candidate.source, case.sizes) if case.sizes else {}
+    own = sites.hard_coded_sizes(candidate.source, case.sizes, docket.written) if case.sizes else {}
     gradient = finding.output.removeprefix("grad:") if finding.output.startswith("grad:") else ""
     names = docket.truth(case).names
     return {

@@ -141,7 +141,8 @@ class Suspect:
 
     def __del__(self) -> None:
         if not self._ended:
-            self.close()
+            with contextlib.suppress(Exception):
+                self.close()
 
     def tail(self, stream: str = "stderr") -> str:
         """The last lines that the candidate wrote to ``stdout`` or ``stderr``."""

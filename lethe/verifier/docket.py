@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lethe.verifier import inputs, memory, oracle, profiling, shapes, shrink, tolerance
 from lethe.verifier.fairness import is_vacuous
 from lethe.verifier.gates.base import SkipCase
-from lethe.verifier.problem import Instance, Problem, ProblemError, instantiate
+from lethe.verifier.problem import Instance, Problem, ProblemError, instantiate, sizes_as_written
 from lethe.verifier.settings import Settings
 from lethe.verifier.structure import Skeleton, flatten, map_tensors, paths
 from lethe.verifier.verdict import Reason
@@ -75,8 +75,15 @@ class Docket:
         self.problem = problem
         self.settings = settings
         budget = settings.budget
-        self.shrunk = shrink.shrink(problem, budget.reference_seconds, budget.reference_bytes)
+        self.shrunk = shrink.shrink(
+            problem,
+            budget.reference_seconds,
+            budget.reference_bytes,
+            max_cost=budget.reference_cost if settings.executor == "interpreter" else None,
+            device=settings.device,
+        )
         self.base: Sizes = dict(self.shrunk.sizes)
+        self.written: Sizes = sizes_as_written(problem)
         self._instances: OrderedDict[tuple[Any, ...], Instance] = OrderedDict()
         self._cases: dict[tuple[Any, ...], Case | str] = {}
         self._truths: OrderedDict[tuple[Any, ...], Truth] = OrderedDict()
@@ -172,7 +179,12 @@ class Docket:
             model = shapes.size_model(self.problem, self.base)
             limit = QUICK_SHAPES if self.settings.quick else shapes.MAX_CASES
             self._memo["shapes"] = shapes.shape_cases(
-                self.problem, model, self.base, budget=self.settings.budget.case_elements, limit=limit
+                self.problem,
+                model,
+                self.base,
+                budget=self.settings.budget.case_elements,
+                limit=limit,
+                device=self.settings.device,
             )
         return self._memo["shapes"]
 

@@ -6,9 +6,9 @@ import os
 import shutil
 import signal
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lethe.verifier.verdict import Status
 
@@ -80,16 +80,19 @@ def clean(text: str, limit: int) -> str:
 
 
 def remove(path: Path) -> None:
-    """Delete a scratch directory, also one that the candidate made unreadable."""
+    """Delete a scratch directory, also one that the candidate made unreadable.
 
-    def retry(function: Any, name: str, _: Any) -> None:
-        try:
-            os.chmod(os.path.dirname(name), stat.S_IRWXU)
-            os.chmod(name, stat.S_IRWXU)
-            function(name)
-        except OSError:
-            pass
-
-    shutil.rmtree(path, onerror=retry)
-    if path.exists():
+    The candidate is dead by now. Directories nested beyond Python's recursion limit stay behind.
+    """
+    with suppress(RecursionError):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        path.chmod(stat.S_IRWXU)
+        for parent, children, _ in os.walk(path):
+            for name in children:
+                child = os.path.join(parent, name)
+                if not os.path.islink(child):
+                    with suppress(OSError):
+                        os.chmod(child, stat.S_IRWXU)
         shutil.rmtree(path, ignore_errors=True)

@@ -33,9 +33,9 @@ def compiled(text: str, path: str) -> CodeType:
         return compile(text, path, "exec", dont_inherit=True)
     except SyntaxError as e:
         where = f"line {e.lineno}: " if e.lineno else ""
-        raise Malformed(f"is not valid Python: {where}{e.msg}") from None
+        raise Malformed(f"the candidate is not valid Python: {where}{e.msg}") from None
     except (ValueError, RecursionError, MemoryError, UnicodeError) as e:
-        raise Malformed(f"is not valid Python: {str(e) or type(e).__name__}") from None
+        raise Malformed(f"the candidate is not valid Python: {str(e) or type(e).__name__}") from None
 
 
 def fresh_module(path: str) -> ModuleType:
@@ -67,10 +67,11 @@ def require_entry(module: ModuleType, entry: str, kind: str) -> None:
         found = definitions(module)
         names = ", ".join(found["classes"] + found["functions"]) or "nothing"
         wanted = "class" if kind == "module" else "function"
-        raise Malformed(f"defines no {wanted} {entry}; it defines {names}")
+        raise Malformed(f"the candidate defines no {wanted} {entry}; it defines {names}")
     value = getattr(module, entry)
     if kind == "module" and not (isinstance(value, type) and issubclass(value, torch.nn.Module)):
-        raise Malformed(f"{entry} is a {type(value).__name__}, not a subclass of nn.Module")
+        what = "class" if isinstance(value, type) else type(value).__name__
+        raise Malformed(f"{entry} is a {what}, but not a subclass of nn.Module")
     if kind == "function" and not callable(value):
         raise Malformed(f"{entry} is a {type(value).__name__}, not a function")
 

@@ -45,7 +45,7 @@ def classify(
     chain = _chain(exc)
     said = f"{type(exc).__name__}: {first_line(exc)}{where}"
     if isinstance(exc, StructureError):
-        return Status.WRONG_TYPE, f"the candidate returned {first_line(exc)}, which is no tensor or scalar"
+        return Status.WRONG_TYPE, f"the candidate returned {first_line(exc)}, which cannot be judged"
     if isinstance(exc, SystemExit):
         return Status.CRASHED, f"the candidate called sys.exit({exc.code!r}){where}"[:MAX_LINE]
     try:

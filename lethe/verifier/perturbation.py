@@ -6,6 +6,7 @@ sqrt(n) u: N. Higham and T. Mary, SIAM J. Sci. Comput. 41 (2019) A2815.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -131,6 +132,10 @@ class Perturb(EagerMode):
             return self._replace(func, out, [_spelling(name, out)], [1.0], (1,), vanishing=name in VANISHING)
         counts = lengths(name, args, out)
         scales, factors = self._accumulation(func, name, kind, originals, kwargs, out, counts)
+        if kind == "multiplying" and self.limit is not None and isinstance(out, Tensor):
+            escapes = _partial_products_escape(name, originals, kwargs, out, self.limit, self.tiny)
+            self.overflowed = self.overflowed or bool(escapes.any())
+            out = torch.where(escapes, torch.inf, out)
         if (
             name == "mean"
             and self.limit is not None
@@ -218,3 +223,30 @@ def _spelling(name: str, out: Any) -> Tensor | None:
         size = out.abs()
         return torch.where(size > 0, size * size.log().abs(), 0.0)
     return None
+
+
+def _partial_products_escape(
+    name: str, args: Any, kwargs: dict[str, Any], out: Tensor, limit: float, tiny: float
+) -> Tensor:
+    """Mask of products of which some contiguous part leaves the range of the working precision.
+
+    A blocked or tree-shaped product multiplies parts first; a part that underflows or overflows decides the
+    result although the whole product is representable, so such elements may not be charged.
+    """
+    if name not in ("prod", "cumprod"):
+        return torch.zeros_like(out, dtype=torch.bool)
+    x = args[0]
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if dim is None:
+        x, dim = x.reshape(-1), 0
+    logs = x.abs().log().cumsum(dim)
+    start = torch.zeros_like(logs.narrow(dim, 0, 1))
+    before = torch.cat([start, logs.narrow(dim, 0, logs.shape[dim] - 1)], dim)
+    low = (logs - before.cummax(dim).values).cummin(dim).values
+    high = (logs - before.cummin(dim).values).cummax(dim).values
+    escapes = (low < math.log(tiny)) | (high > math.log(limit))
+    escapes = escapes & ~(x == 0).cumsum(dim).bool()
+    if name == "prod":
+        last = escapes.narrow(dim, escapes.shape[dim] - 1, 1)
+        return last.reshape(out.shape)
+    return escapes

@@ -20,13 +20,14 @@ namespace of his own first. Landlock adds what works without any privilege.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 import resource
 import signal
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +180,7 @@ def arrange_mounts(rooms: Rooms, limits: Limits, report: Isolation) -> None:
         linux.mount("tmpfs", path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"{tmpfs},mode={mode}")
 
     def make_readable() -> None:
-        for closed in _closed_ancestors([p for p, _ in needed]):
+        for closed in _closed_ancestors(python_paths()):
             cover(closed, "0755")
             for path, fd in needed:
                 if path.startswith(closed + os.sep):
@@ -210,7 +211,7 @@ def arrange_mounts(rooms: Rooms, limits: Limits, report: Isolation) -> None:
         cover("/tmp", "1777")
 
     _attempt(report, "read_only_files", lambda: linux.set_read_only("/", True, recursive=True))
-    if _closed_ancestors([p for p, _ in needed]):
+    if _closed_ancestors(python_paths()):
         _attempt(report, "interpreter_uncovered", make_readable)
     if rooms.hidden:
         _attempt(report, "hidden_paths", hide)
@@ -251,8 +252,12 @@ def mount_proc(report: Isolation) -> None:
         report["private_proc"] = "refused: no PID namespace"
 
 
-def python_paths() -> list[str]:
-    """Where the interpreter, its libraries and this package lie (real paths, outermost only)."""
+@functools.cache
+def python_paths() -> tuple[str, ...]:
+    """Where the interpreter, its libraries and this package lie (real paths, outermost only).
+
+    The server asks once, before it forks.
+    """
     paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
     paths.update(sysconfig.get_paths().values())
     paths.update(p for p in sys.path if p)
@@ -260,10 +265,10 @@ def python_paths() -> list[str]:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         paths.add(os.environ.get(variable, ""))
     real = sorted({os.path.realpath(p) for p in paths if p and os.path.exists(p)} - {"/"})
-    return [p for p in real if not any(p.startswith(q + os.sep) for q in real)]
+    return tuple(p for p in real if not any(p.startswith(q + os.sep) for q in real))
 
 
-def _closed_ancestors(paths: list[str]) -> list[str]:
+def _closed_ancestors(paths: Iterable[str]) -> list[str]:
     """Outermost directories above `paths` that nobody may not pass (root's own home, usually)."""
     if os.geteuid() != 0:
         return []
@@ -321,8 +326,8 @@ def drop_privileges(rooms: Rooms, report: Isolation) -> str:
 
 def _cache(rooms: Rooms, report: Isolation) -> str:
     """The cache directory as this process can reach it; else a directory that dies with it."""
-    private = report.get("cache") is True and report["private_tmp"] is True
-    for path in (rooms.bound_cache, rooms.cache) if private else (rooms.cache,):
+    bound = report.get("cache") is True and report["private_tmp"] is True
+    for path in (rooms.bound_cache, rooms.cache) if bound else (rooms.cache,):
         if os.access(path, os.W_OK | os.X_OK):
             report["cache"] = True
             return path

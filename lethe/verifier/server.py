@@ -258,6 +258,7 @@ def main() -> None:
     linux.set_subreaper()
     _preload()
     user_refusal = sandbox.probe_user_namespace()
+    sandbox.python_paths()
     control.send(json.dumps({"threads": len(os.listdir("/proc/self/task"))}).encode())
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     _serve(control, user_refusal)

@@ -24,6 +24,8 @@ class Budget:
     """A reference whose first run takes longer is shrunk."""
     reference_bytes: int = 64 << 20
     """A problem whose tensors take more is shrunk."""
+    reference_cost: int = 1 << 20
+    """Work of the reference in elements (`probe.Facts.cost`) above which a problem is shrunk for the interpreter."""
     case_elements: int = 1 << 17
     """Largest number of elements of inputs and outputs at a substituted size, on an emulated device."""
 

@@ -97,7 +97,7 @@ class Trial:
         if self._built == want:
             return
         instance = self.docket.instance(sizes)
-        own = sites.hard_coded_sizes(self.candidate.source, sizes) if sizes else {}
+        own = sites.hard_coded_sizes(self.candidate.source, sizes, self.docket.written) if sizes else {}
 
         def construct(state: dict[str, Tensor] | None) -> Any:
             return self._talk(

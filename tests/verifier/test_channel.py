@@ -352,7 +352,7 @@ def test_silence_is_a_time_out(tmp_path: Path) -> None:
 
 def _mutated(value: Any, rng: random.Random) -> Any:
     """`value` with one random place replaced by something odd."""
-    odd = [
+    odd: list[Any] = [
         None,
         True,
         -1,

@@ -37,11 +37,6 @@ def is_unreachable(tensor: Any) -> bool:
     return getattr(tensor, "__dict__", {}).get(_HOST_MARK) == "pageable"
 
 
-def device_type(tensor: torch.Tensor) -> str:
-    """``"cuda"`` or ``"cpu"``: where the candidate believes `tensor` to be (interpreter executor)."""
-    return "cpu" if is_host(tensor) or _mode is None else "cuda"
-
-
 def _mark(value: Any, host: bool, memory: str = "pageable") -> Any:
     if isinstance(value, torch.Tensor):
         if host:

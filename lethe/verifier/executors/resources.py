@@ -296,15 +296,17 @@ def loaded() -> list[KernelResource]:
 
 def _of_loaded(kernel: Any, target: str) -> KernelResource:
     meta = kernel.metadata
+    # A kernel that the driver refused to load has neither number.
+    registers, local = getattr(kernel, "n_regs", None), getattr(kernel, "n_spills", None)
     return KernelResource(
         name=kernel.name,
         target=target,
         num_warps=meta.num_warps,
         num_stages=meta.num_stages,
-        registers=-1 if kernel.n_regs is None else kernel.n_regs,
+        registers=-1 if registers is None else registers,
         # The driver reports local memory in 4-byte units; it holds spills and stack together.
-        spill_bytes=-1 if kernel.n_spills is None else 4 * kernel.n_spills,
-        stack_bytes=-1 if kernel.n_spills is None else 4 * kernel.n_spills,
+        spill_bytes=-1 if local is None else 4 * local,
+        stack_bytes=-1 if local is None else 4 * local,
         shared_bytes=meta.shared,
         tmem_columns=getattr(meta, "tmem_size", 0) or 0,
     )

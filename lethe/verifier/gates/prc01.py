@@ -78,3 +78,17 @@ def _one(trial: Trial, sheet: Sheet, dtype: str, seed: int) -> None:
             )
         ]
     )
+
+
+def narrow_operands(trial: Trial) -> str | None:
+    """The narrower regime that one generic float32 draw shows, if it shows one; for gates that build on it."""
+    docket = trial.docket
+    try:
+        case = docket.case("normal", trial.settings.seed + 61)
+        got, skeleton = flatten(trial.run(case)[0].outputs)
+    except (SkipCase, CandidateStopped):
+        return None
+    truth = docket.truth(case)
+    if structure_finding(case, truth, got, skeleton) is not None:
+        return None
+    return precision.precision_statistic(docket.instance(), case.inputs, got, truth.expected, truth.working).regime

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lethe.verifier import precision
 from lethe.verifier.docket import Case, Sizes
 from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet, SkipCase
+from lethe.verifier.gates.prc01 import narrow_operands
 from lethe.verifier.operations import ADDING, CONTRACTIONS
 from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import ProblemError
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 SHORTEST = 64
 """Below 64 terms a carry in half precision is not told from an unlucky order."""
 KINDS = ("one_signed", "shifted")
+OPERAND_GROWTH = 0.25
+"""Exponent of the error in the length that separates rounded operands (relative error flat or falling: at most 0)
+from a narrow carry (at least 1/2, the random walk): the midpoint. Asked only where operands are known to be narrow."""
 
 
 def run(trial: Trial) -> GateResult:
@@ -32,7 +36,11 @@ def run(trial: Trial) -> GateResult:
     if not lengths:
         raise NotApplicable(Reason.NOT_A_REDUCTION, f"no reduction is as long as {SHORTEST} terms")
     sheet = Sheet("PRC-02")
+    narrow = narrow_operands(trial)
     for kind in KINDS:
+        if narrow and kind == "shifted":
+            sheet.skip(kind, f"the operands are {narrow} already, which a shift amplifies; PRC-01 charges that")
+            continue
         points = []
         for length, sizes in lengths:
             point = _point(trial, sheet, kind, length, sizes)
@@ -43,6 +51,9 @@ def run(trial: Trial) -> GateResult:
             sheet.skip(kind, "a narrow carry would not show on this operator")
             continue
         worst = max(points, key=lambda p: p.length)
+        if narrow and sweep.kind is not None and not sweep.growth > OPERAND_GROWTH:
+            sheet.skip(kind, f"the error does not grow with the length: the operands are {narrow}, not the carry")
+            continue
         sheet.worst(f"{kind}:error", worst.value)
         sheet.worst(f"{kind}:wide", worst.wide)
         sheet.measured[f"{kind}:length"] = float(worst.length)
@@ -51,7 +62,7 @@ def run(trial: Trial) -> GateResult:
 
 
 def _lengths(trial: Trial) -> list[tuple[int, Sizes]]:
-    """The base sizes and the shape cases, by reduction length: the longest two that are long enough."""
+    """The base sizes and the shape cases, by reduction length: the shortest and the longest of those that suffice."""
     docket = trial.docket
     found: dict[int, Sizes] = {}
     for sizes in [docket.base, *(s.sizes for s in docket.shape_cases)]:
@@ -62,7 +73,8 @@ def _lengths(trial: Trial) -> list[tuple[int, Sizes]]:
             continue
         if profile.reduction_length >= SHORTEST:
             found.setdefault(profile.reduction_length, sizes)
-    return sorted(found.items())[-2:]
+    by_length = sorted(found.items())
+    return by_length if len(by_length) < 2 else [by_length[0], by_length[-1]]
 
 
 def _point(trial: Trial, sheet: Sheet, kind: str, length: int, sizes: Sizes) -> precision.CarryPoint | None:

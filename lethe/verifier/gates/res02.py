@@ -16,21 +16,24 @@ TARGETS = ("sm_90", "sm_100")
 
 
 def run(trial: Trial) -> GateResult:
-    """Compile every specialisation that was launched, for both targets; no GPU is needed."""
+    """Compile every specialisation that the problem's own sizes launch, for both targets; no GPU is needed.
+
+    A process of its own, so that launches at other sizes (CMP-03's business) are not among them.
+    """
     if trial.candidate.language != "triton":
         raise NotApplicable(Reason.NO_COMPILED_ARTIFACT, f"a {trial.candidate.language} candidate compiles no kernel")
     sheet = Sheet("RES-02")
-    docket = trial.docket
-    trial.run(docket.case("normal", trial.settings.seed))
-    for target in TARGETS:
-        try:
-            kernels = trial.resources(target)
-        except CandidateStopped as e:
-            sheet.skip(target, f"{e.status}: {e.message}")
-            sheet.stopped.append(e)
-            continue
-        for row in kernels:
-            _judge(sheet, KernelResource(**row))
+    fresh = trial.fresh()
+    try:
+        fresh.run(trial.docket.case("normal", trial.settings.seed))
+        for target in TARGETS:
+            for row in fresh.resources(target):
+                _judge(sheet, KernelResource(**row))
+    except CandidateStopped as e:
+        sheet.skip("compile", f"{e.status}: {e.message}")
+        sheet.stopped.append(e)
+    finally:
+        fresh.close()
     if not sheet.cases and not sheet.stopped:
         raise NotApplicable(Reason.NO_COMPILED_ARTIFACT, "no launched kernel was recorded")
     return sheet.result()
