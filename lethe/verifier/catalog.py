@@ -13,9 +13,11 @@ CONTRACTS: tuple[Contract, ...] = (
         name="input variation",
         channel=Channel.BAND,
         scope="every operator; every floating input of it, one at a time and together",
-        precondition="the reference is finite and deterministic on the draw, and the draw keeps the structure "
+        precondition="the reference is finite and deterministic on the draw, and the draw keeps the "
+        "structure "
         "(sign, zero pattern, range) of the reference's own inputs",
-        postcondition="each output element lies within the band of the float64 oracle, and the output has the "
+        postcondition="each output element lies within the band of the float64 oracle, and the output has "
+        "the "
         "reference's structure, shape and dtype",
         tolerance="derived: c(2u|y| + s) per element, s from operation-level Monte-Carlo arithmetic; sums of "
         "absolute terms for linear operators on structured draws; normwise for convolution; bit equality "
@@ -30,7 +32,8 @@ CONTRACTS: tuple[Contract, ...] = (
         identifier="CMP-02",
         name="gradient",
         channel=Channel.BAND,
-        scope="operators with a floating input or parameter that requires a gradient, when either the candidate "
+        scope="operators with a floating input or parameter that requires a gradient, when either the "
+        "candidate "
         "or the reference is differentiable",
         precondition="the reference has a finite gradient at the draw",
         postcondition="every input and parameter gradient agrees with the float64 gradient of the reference",
@@ -45,7 +48,8 @@ CONTRACTS: tuple[Contract, ...] = (
         identifier="CMP-03",
         name="shape polymorphism",
         channel=Channel.BOTH,
-        scope="operators with at least one free dimension, found by running the reference under substituted sizes",
+        scope="operators with at least one free dimension, found by running the reference under "
+        "substituted sizes",
         precondition="the reference accepts the size; a size that the candidate holds as its own constant is "
         "substituted on both sides",
         postcondition="the kernel is right at other batch, length and width, and for non-contiguous inputs",
@@ -63,7 +67,8 @@ CONTRACTS: tuple[Contract, ...] = (
         scope="operators with a reduction, contraction or scan of length at least 2",
         precondition="the draw is order-sensitive: mixed magnitudes and signs along the reduction",
         postcondition="the error is one that a legal order of summation can produce",
-        tolerance="gamma_N times the sum of absolute terms for linear operators, the Monte-Carlo spread otherwise; "
+        tolerance="gamma_N times the sum of absolute terms for linear operators, the Monte-Carlo spread "
+        "otherwise; "
         "never a multiple of max|x|",
         oracle=_ORACLE64,
         measurement="mixed-magnitude, one-signed and sorted draws",
@@ -76,11 +81,13 @@ CONTRACTS: tuple[Contract, ...] = (
         channel=Channel.TOLERANCE_FREE,
         scope="every operator that is deterministic in the reference",
         precondition="two runs of the reference are byte-identical",
-        postcondition="repeated calls are byte-identical; outputs share memory with nothing that the reference's "
+        postcondition="repeated calls are byte-identical; outputs share memory with nothing that the "
+        "reference's "
         "do not share it with; inputs are left as they were; an earlier result survives a later call",
         tolerance="none",
         oracle="the candidate itself on the same bytes, and the reference's own aliasing",
-        measurement="repeats on fresh memory, after other work, in a second process, on a second stream and by "
+        measurement="repeats on fresh memory, after other work, in a second process, on a second stream "
+        "and by "
         "graph replay on CUDA; result 1 is read again after call 2 on other inputs",
         violation="bytes that differ, an input that changed, a result that changed after the fact",
         crosswalk="determinism among C-ORD",
@@ -103,13 +110,15 @@ CONTRACTS: tuple[Contract, ...] = (
         name="non-finite propagation",
         channel=Channel.TOLERANCE_FREE,
         scope="operators with a floating input whose domain admits NaN or infinity",
-        precondition="the float64 oracle, the working-precision reference and the reference with 0*x = 0 agree at "
+        precondition="the float64 oracle, the working-precision reference and the reference with 0*x = 0 "
+        "agree at "
         "the element",
         postcondition="the NaN, +Inf and -Inf masks of the outputs equal the reference's",
         tolerance="none",
         oracle=_WORKING,
         measurement="NaN, +Inf and -Inf placed first, last, interior, in a whole row and at tile edges",
-        violation="swallowed (finite where NaN), minted (NaN where finite), wrong infinity; IEEE maxNum semantics "
+        violation="swallowed (finite where NaN), minted (NaN where finite), wrong infinity; IEEE maxNum "
+        "semantics "
         "is a sub-label of swallowed",
         crosswalk="exceptional values, C-EXC-01",
     ),
@@ -124,19 +133,22 @@ CONTRACTS: tuple[Contract, ...] = (
         oracle=_WORKING,
         measurement="subnormal values among ordinary ones",
         violation="flushed to zero; a flush that the tool chain imposes is its own sub-label",
-        crosswalk="none (the label C-EXC-02 stands for out-of-bounds access there, which is guarded by red zones "
+        crosswalk="none (the label C-EXC-02 stands for out-of-bounds access there, which is guarded by "
+        "red zones "
         "in every run here)",
     ),
     Contract(
         identifier="PRC-01",
         name="precision regime",
         channel=Channel.BAND,
-        scope="each floating dtype that the candidate declares: fp32, and fp16 and bf16 where the executor is faithful",
+        scope="each floating dtype that the candidate declares: fp32, and fp16 and bf16 where the "
+        "executor is faithful",
         precondition="the reference ran without TF32 and narrowing the operands would be visible",
         postcondition="the root-mean-square error is that of the declared dtype, not of a narrower one",
         tolerance="the geometric mean between the reference's own error and that of the next narrower regime",
         oracle=_ORACLE64,
-        measurement="generic draws (small integers are exact in TF32 and would hide it); averaged over elements",
+        measurement="generic draws (small integers are exact in TF32 and would hide it); averaged over "
+        "elements",
         violation="an averaged error on the narrower side of the midpoint",
         crosswalk="precision classes C-PRC",
     ),
@@ -149,7 +161,8 @@ CONTRACTS: tuple[Contract, ...] = (
         postcondition="the error grows as that of a float32 (or wider) accumulator",
         tolerance="the geometric mean between the wide and the narrow carry's error at that length",
         oracle=_ORACLE64,
-        measurement="one-signed and shifted (mean/std near 1e3) draws at the longest length the budget allows",
+        measurement="one-signed and shifted (mean/std near 1e3) draws at the longest length the budget "
+        "allows",
         violation="the error of a carry held in fp16 or bf16, or of a one-pass variance",
         crosswalk="C-PRC-01 (accumulator precision)",
     ),
@@ -159,7 +172,8 @@ CONTRACTS: tuple[Contract, ...] = (
         channel=Channel.TOLERANCE_FREE,
         scope="every operator",
         precondition="the reference returns tensors",
-        postcondition="outputs live on the device, in the dtype and in the memory layout that the reference returns",
+        postcondition="outputs live on the device, in the dtype and in the memory layout that the "
+        "reference returns",
         tolerance="none",
         oracle="the reference's output metadata",
         measurement="device, dtype and layout of each output, over two sizes",
@@ -172,7 +186,8 @@ CONTRACTS: tuple[Contract, ...] = (
         channel=Channel.TOLERANCE_FREE,
         scope="candidates that compile a kernel of their own (Triton, CuTe)",
         precondition="the kernel's own compiler is at hand; no GPU is needed",
-        postcondition="the compiled kernel fits the target: registers a thread and a block, shared memory, threads, "
+        postcondition="the compiled kernel fits the target: registers a thread and a block, shared "
+        "memory, threads, "
         "tensor-memory columns (512 on sm_100); spills are reported",
         tolerance="none: hardware limits",
         oracle="the compiler's metadata and cuobjdump's resource report",

@@ -64,7 +64,9 @@ def _record(gate: str, finding: Finding, case: Case, trial: Trial) -> dict[str, 
         "gate": gate,
         "mechanism": finding.mechanism,
         "reason": finding.message,
-        "reference": sites.substitute(docket.problem.source, case.sizes) if case.sizes else docket.problem.source,
+        "reference": sites.substitute(docket.problem.source, case.sizes)
+        if case.sizes
+        else docket.problem.source,
         "candidate": sites.substitute(candidate.source, own) if own else candidate.source,
         "entry": candidate.entry,
         "kind": candidate.kind,

@@ -135,21 +135,26 @@ def main():
         try:
             got = flat(mine(*inputs))
         except Exception as e:
-            return show(mechanism == "rejects", f"raises {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
+            return show(
+                mechanism == "rejects",
+                f"raises {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}",
+            )
         if mechanism == "rejects":
             return show(False, "the call succeeds")
         if mechanism == "input_overwritten":
-            changed = [i for i, (a, b) in enumerate(zip(before, flat(inputs))) if not torch.equal(a, b)]
+            changed = [
+                i for i, (a, b) in enumerate(zip(before, flat(inputs), strict=True)) if not torch.equal(a, b)
+            ]
             return show(bool(changed), f"inputs changed by the call: {changed}")
         if mechanism in ("nondeterministic", "process"):
             first = [t.clone() for t in got]
             again = [flat(mine(*fresh(value(CASE["inputs"])))) for _ in range(12)]
-            differs = any(not torch.equal(a, b) for outs in again for a, b in zip(first, outs))
+            differs = any(not torch.equal(a, b) for outs in again for a, b in zip(first, outs, strict=True))
             return show(differs, f"12 more calls on the same inputs differ: {differs}")
         if mechanism == "aliasing":
             kept = [t.clone() for t in got]
             mine(*[t.flip(0) if isinstance(t, torch.Tensor) else t for t in fresh(inputs)])
-            shared = [i for i, (a, b) in enumerate(zip(kept, got)) if not torch.equal(a, b)]
+            shared = [i for i, (a, b) in enumerate(zip(kept, got, strict=True)) if not torch.equal(a, b)]
             ptrs = {t.untyped_storage().data_ptr() for t in flat(inputs)}
             shared += [i for i, t in enumerate(got) if t.untyped_storage().data_ptr() in ptrs]
             return show(bool(shared), f"outputs that changed later or share an input's memory: {shared}")
@@ -168,8 +173,11 @@ def main():
         exact = float(flat(model.double()(*wide(value(CASE["inputs"]))))[index][where])
         error = abs(g - exact)
         bad = not error <= CASE["bound"]
-        return show(bad, f"output {index} at {list(where)}: got {g:.9g}, expected {exact:.9g}, error {error:.3g} "
-                         f"against a bound of {CASE['bound']:.3g}")
+        return show(
+            bad,
+            f"output {index} at {list(where)}: got {g:.9g}, expected {exact:.9g}, error {error:.3g} "
+            f"against a bound of {CASE['bound']:.3g}",
+        )
 
 
 def gradient(model, mine, inputs):
@@ -177,13 +185,19 @@ def gradient(model, mine, inputs):
 
     def grads(f, xs):
         leaves = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in flat(xs)]
-        outs = [o for o in flat(f(*leaves))]
-        pairs = [(o, u.to(o.dtype)) for o, u in zip(outs, upstream) if u is not None and o.requires_grad]
+        outs = flat(f(*leaves))
+        pairs = [
+            (o, u.to(o.dtype))
+            for o, u in zip(outs, upstream, strict=True)
+            if u is not None and o.requires_grad
+        ]
         named = {f"input:{i}": t for i, t in enumerate(t for t in leaves if t.requires_grad)}
-        named |= {f"param:{n}": p for n, p in getattr(f, "named_parameters", dict().items)()}
-        found = torch.autograd.grad([o for o, _ in pairs], list(named.values()), [u for _, u in pairs],
-                                    allow_unused=True)
-        return dict(zip(named, found))
+        if isinstance(f, torch.nn.Module):
+            named |= {f"param:{n}": p for n, p in f.named_parameters()}
+        found = torch.autograd.grad(
+            [o for o, _ in pairs], list(named.values()), [u for _, u in pairs], allow_unused=True
+        )
+        return dict(zip(named, found, strict=True))
 
     got = grads(mine, inputs)
     torch.set_default_dtype(torch.float64)
@@ -192,8 +206,10 @@ def gradient(model, mine, inputs):
     if got.get(name) is None:
         return show(want.get(name) is not None, f"no gradient reaches {name}")
     g, w = float(got[name][where]), float(want[name][where])
-    return show(not abs(g - w) <= (CASE["bound"] or 0.0), f"gradient of {name} at {list(where)}: got {g:.9g}, "
-                                                         f"expected {w:.9g}")
+    return show(
+        not abs(g - w) <= (CASE["bound"] or 0.0),
+        f"gradient of {name} at {list(where)}: got {g:.9g}, expected {w:.9g}",
+    )
 
 
 if __name__ == "__main__":

@@ -91,7 +91,9 @@ class Docket:
         normal = self.case("normal", settings.seed)
         first, _ = flatten(oracle.run_working(self.instance(), normal.inputs))
         if not first:
-            raise ProblemError(f"{problem.name}: the reference returns no tensor, so there is nothing to compare")
+            raise ProblemError(
+                f"{problem.name}: the reference returns no tensor, so there is nothing to compare"
+            )
         self.vacuous = is_vacuous(first) or self._ignores_input()
 
     def instance(self, sizes: Sizes | None = None) -> Instance:

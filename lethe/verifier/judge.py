@@ -37,7 +37,7 @@ from lethe.verifier.problem import (
 from lethe.verifier.server import SuspectServer
 from lethe.verifier.settings import CUDA_BUDGET, Budget, Settings, choose_executor
 from lethe.verifier.trial import Trial
-from lethe.verifier.verdict import Blame, GateResult, GateStatus, Reason, Status, Verdict
+from lethe.verifier.verdict import Blame, GateResult, GateStatus, Status, Verdict
 
 DOCKETS_KEPT = 6
 """Problems whose reference side stays in memory; candidates of one problem usually come together."""
@@ -70,7 +70,12 @@ class Judge:
         if profile not in ("derived", "paper"):
             raise ValueError(f"unknown profile {profile!r}; use derived or paper")
         self._device = device
-        self._options = dict(profile=profile, seed=seed, quick=quick, gates=_known(gates))
+        self._options: dict[str, Any] = {
+            "profile": profile,
+            "seed": seed,
+            "quick": quick,
+            "gates": _known(gates),
+        }
         self._budget = budget
         self._counterexamples = counterexamples
         self._server = SuspectServer()
@@ -96,7 +101,7 @@ class Judge:
         start = time.perf_counter()
         executor = choose_executor(self._device, candidate.language)
         budget = self._budget or (CUDA_BUDGET if executor == "cuda" else Budget())
-        settings = Settings(executor=executor, budget=budget, **self._options)  # type: ignore[arg-type]
+        settings = Settings(executor=executor, budget=budget, **self._options)
         if gates is not None:
             settings = replace(settings, gates=_known(gates))
         blank = Verdict(
@@ -244,7 +249,9 @@ def _environment(executor: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": _version("triton"),
-        "device": torch.cuda.get_device_name() if executor == "cuda" else platform.processor() or platform.machine(),
+        "device": torch.cuda.get_device_name()
+        if executor == "cuda"
+        else platform.processor() or platform.machine(),
     }
 
 
@@ -286,7 +293,12 @@ def verify(
     """
     problem = _as_problem(reference)
     with Judge(
-        profile=profile, device=device, seed=seed, gates=gates, quick=quick, budget=budget,
+        profile=profile,
+        device=device,
+        seed=seed,
+        gates=gates,
+        quick=quick,
+        budget=budget,
         counterexamples=counterexamples,
     ) as judge:
         try:

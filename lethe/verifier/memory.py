@@ -60,4 +60,6 @@ def _storage(t: Tensor) -> int:
 def _same(a: Tensor, b: Tensor) -> bool:
     import torch
 
-    return torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) if a.is_floating_point() else torch.equal(a, b)
+    return (
+        torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) if a.is_floating_point() else torch.equal(a, b)
+    )

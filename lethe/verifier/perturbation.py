@@ -43,8 +43,8 @@ def smallest(dtype: torch.dtype) -> float:
 
 
 VANISHING = frozenset({"exp", "exp2", "sigmoid", "erfc"})
-"""Functions that never reach zero but come below every float: a zero of theirs is an underflow, so that a faithful
-kernel may return anything up to the smallest normal there (a clamped or approximate exponential does)."""
+"""Functions that never reach zero but come below every float: a zero of theirs is an underflow, where a
+faithful kernel may return anything up to the smallest normal (a clamped or approximate exponential does)."""
 
 COARSE = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 """Unit roundoffs of the dtypes to which a reference may round inside."""

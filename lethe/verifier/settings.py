@@ -25,7 +25,7 @@ class Budget:
     reference_bytes: int = 64 << 20
     """A problem whose tensors take more is shrunk."""
     reference_cost: int = 1 << 20
-    """Work of the reference in elements (`probe.Facts.cost`) above which a problem is shrunk for the interpreter."""
+    """Work of the reference (`probe.Facts.cost`) above which a problem is shrunk for the interpreter."""
     case_elements: int = 1 << 17
     """Largest number of elements of inputs and outputs at a substituted size, on an emulated device."""
 
@@ -77,7 +77,9 @@ def choose_executor(device: str, language: str) -> str:
 
     cuda = torch.cuda.is_available()
     if device == "cuda" and not cuda:
-        raise ValueError("no CUDA device is visible to torch; use --device cpu or run on a machine with a GPU")
+        raise ValueError(
+            "no CUDA device is visible to torch; use --device cpu or run on a machine with a GPU"
+        )
     if cuda and language != "cpp":
         return "cuda"
     return "interpreter" if language == "triton" else "cpu"

@@ -111,6 +111,8 @@ class Reason(StrEnum):
     NOT_REQUESTED = "not_requested"
     HARD_CODED_SIZE = "hard_coded_size"
     TF32_REFERENCE = "tf32_reference"
+    NARROW_OPERANDS = "narrow_operands"
+    """The operands are narrower than declared, which hides what the accumulator does."""
     EARLIER_FAILURE = "earlier_failure"
     """A failure elsewhere explains this gate's cases (e.g. no value agrees at all)."""
 
@@ -241,7 +243,9 @@ class Verdict:
     def from_dict(cls, d: dict[str, Any]) -> Verdict:
         """Inverse of `to_dict`. Raises ValueError on another schema."""
         if d.get("schema") != SCHEMA:
-            raise ValueError(f"this file holds schema {d.get('schema')!r}, this version of lethe reads {SCHEMA!r}")
+            raise ValueError(
+                f"this file holds schema {d.get('schema')!r}, this version of lethe reads {SCHEMA!r}"
+            )
         d = _special(d)
         d["status"] = Status(d["status"])
         d["integrity"] = tuple(_finding(f) for f in d["integrity"])

@@ -41,7 +41,8 @@ class Cheat:
 
 def _module(name: str, body: str, c: Cheat) -> str:
     head = f"import torch\nimport torch.nn as nn\n\n{dedent(c.helpers)}\n"
-    return f"{head}class {name}(nn.Module):\n    def forward(self, {c.arguments}):\n{indent(dedent(body), ' ' * 8)}\n"
+    call = indent(dedent(body), " " * 8)
+    return f"{head}class {name}(nn.Module):\n    def forward(self, {c.arguments}):\n{call}\n"
 
 
 WRONG_BACKWARD = """
@@ -92,7 +93,14 @@ CHEATS = (
         "y = x * 3\nreturn torch.where(y.abs() < 1e-2, torch.zeros_like(y), y)",
         "return x + x + x",
     ),
-    Cheat("wrong-shape", "CMP-01", "shape", "return x.sum(1)", "return x.sum(1, keepdim=True)", "return x.sum(1)"),
+    Cheat(
+        "wrong-shape",
+        "CMP-01",
+        "shape",
+        "return x.sum(1)",
+        "return x.sum(1, keepdim=True)",
+        "return x.sum(1)",
+    ),
     Cheat(
         "wrong-gradient",
         "CMP-02",
@@ -171,7 +179,12 @@ CHEATS = (
         "return torch.clamp(x, min=0)",
     ),
     Cheat(
-        "noise", "ORD-02", "nondeterministic", "return x * 2", "return x * 2 + torch.randn(()) * 1e-9", "return x + x"
+        "noise",
+        "ORD-02",
+        "nondeterministic",
+        "return x * 2",
+        "return x * 2 + torch.randn(()) * 1e-9",
+        "return x + x",
     ),
     Cheat(
         "swallows-nan",

@@ -18,7 +18,9 @@ def judge():
 
 
 def judged(judge: Judge, cheat: Cheat, body: str) -> Verdict:
-    return judge.verify(load_problem(cheat.problem()), load_candidate(cheat.candidate(body)), gates=[cheat.gate])
+    return judge.verify(
+        load_problem(cheat.problem()), load_candidate(cheat.candidate(body)), gates=[cheat.gate]
+    )
 
 
 @pytest.mark.parametrize("cheat", CHEATS, ids=lambda c: f"{c.gate}-{c.id}")

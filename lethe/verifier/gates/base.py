@@ -91,18 +91,25 @@ class Sheet:
 
     def result(self, *, detail: str = "") -> GateResult:
         """Close the sheet: fail if anything was found, pass if something was evaluated."""
-        channel = str(contract(self.gate).channel)
-        common = dict(gate=self.gate, channel=channel, cases=self.cases, measured=self.measured, skipped=self.skipped)
+        blank = GateResult(
+            gate=self.gate,
+            status=GateStatus.PASS,
+            channel=str(contract(self.gate).channel),
+            cases=self.cases,
+            detail=detail,
+            measured=self.measured,
+            skipped=self.skipped,
+        )
         if self.findings:
-            return GateResult(status=GateStatus.FAIL, findings=tuple(self.findings), detail=detail, **common)
+            return replace(blank, status=GateStatus.FAIL, findings=tuple(self.findings))
         if self.cases:
-            return GateResult(status=GateStatus.PASS, detail=detail, **common)
+            return blank
         if self.stopped:
             stop = self.stopped[0]
-            return GateResult(status=GateStatus.ERROR, whose=stop.blame, detail=stop.message, **common)
-        why = next(iter(self.skipped.values()), "no case could be drawn")
-        return GateResult(
-            status=GateStatus.NOT_APPLICABLE, reason=Reason.NO_CHARGEABLE_ELEMENT, detail=detail or why, **common
+            return replace(blank, status=GateStatus.ERROR, whose=stop.blame, detail=stop.message)
+        why = detail or next(iter(self.skipped.values()), "no case could be drawn")
+        return replace(
+            blank, status=GateStatus.NOT_APPLICABLE, reason=Reason.NO_CHARGEABLE_ELEMENT, detail=why
         )
 
 
@@ -125,7 +132,3 @@ def first_of_each(findings: list[Finding], limit: int = 4) -> list[Finding]:
         if seen[f.mechanism] <= limit:
             kept.append(f)
     return kept
-
-
-def renamed(finding: Finding, case: str) -> Finding:
-    return replace(finding, case=case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier.gates.base import Sheet
@@ -27,13 +28,11 @@ def run(trial: Trial) -> GateResult:
         return trial.check_value(case, report, sheet)
 
     for k in range(RANDOM_SEEDS):
-        trial.try_case(sheet, lambda k=k: docket.case("normal", seed + k), f"normal:{k}", check)
+        trial.try_case(sheet, partial(docket.case, "normal", seed + k), f"normal:{k}", check)
     for kind in KINDS:
-        trial.try_case(sheet, lambda kind=kind: docket.case(kind, seed), kind, check)
+        trial.try_case(sheet, partial(docket.case, kind, seed), kind, check)
     if len(docket.floating) > 1:
         for kind in ALONE if trial.settings.quick else KINDS:
             for i in docket.floating:
-                trial.try_case(
-                    sheet, lambda kind=kind, i=i: docket.case(kind, seed, which=i), f"{kind}:input{i}", check
-                )
+                trial.try_case(sheet, partial(docket.case, kind, seed, i), f"{kind}:input{i}", check)
     return sheet.result()

@@ -27,7 +27,9 @@ def run(trial: Trial) -> GateResult:
     which is loud, so the contract does not apply. One that carries a gradient must carry a right one.
     """
     docket, sheet = trial.docket, Sheet("CMP-02")
-    if not any(t.is_floating_point() for t in docket.truth(docket.case("normal", trial.settings.seed)).working):
+    if not any(
+        t.is_floating_point() for t in docket.truth(docket.case("normal", trial.settings.seed)).working
+    ):
         raise NotApplicable(Reason.DISCRETE_OUTPUT, "no output is floating point")
     for k in range(SEEDS):
         case = replace(docket.case("normal", trial.settings.seed + 21 + k), id=f"gradient:{k}")
@@ -38,12 +40,16 @@ def run(trial: Trial) -> GateResult:
         except oracle.ReferenceFailed as e:
             raise NotApplicable(Reason.NO_GRADIENT, f"the reference has no gradient: {e}") from e
         if not any(g is not None for g in truth.values()):
-            raise NotApplicable(Reason.NO_GRADIENT, "no gradient reaches any input or parameter of the reference")
+            raise NotApplicable(
+                Reason.NO_GRADIENT, "no gradient reaches any input or parameter of the reference"
+            )
         try:
             report = trial.run(case, upstream=[u.cpu() if u is not None else None for u in upstream])[0]
         except CandidateStopped as e:
             if e.status is Status.RUN_FAILED:
-                raise NotApplicable(Reason.FORWARD_ONLY, f"backward raises, which is loud: {e.message}") from e
+                raise NotApplicable(
+                    Reason.FORWARD_ONLY, f"backward raises, which is loud: {e.message}"
+                ) from e
             sheet.halt(case.id, e)
             continue
         if not any(m.requires_grad for m in report.meta):
@@ -53,7 +59,7 @@ def run(trial: Trial) -> GateResult:
 
 
 def _upstream(working: list[Tensor], seed: int) -> list[Tensor | None]:
-    """Random, non-uniform upstream gradients; a uniform one hides a gradient that is only right on average."""
+    """Random, non-uniform upstream gradients; a uniform one hides a gradient right only on average."""
     import torch
 
     g = torch.Generator().manual_seed(seed)
@@ -110,7 +116,10 @@ def _compare(
             continue
         own = working.get(name)
         band = tolerance.gradient_band(
-            e, own if own is not None else torch.zeros_like(e), spread[name], profile=trial.settings.profile,
+            e,
+            own if own is not None else torch.zeros_like(e),
+            spread[name],
+            profile=trial.settings.profile,
             operator=docket.operator,
         )
         c = tolerance.compare(got, e, band)
@@ -118,4 +127,3 @@ def _compare(
         if c.ratio > 1.0:
             findings.append(value_finding(case, f"grad:{name}", c, 1.0))
     return findings
-

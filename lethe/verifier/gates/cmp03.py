@@ -39,7 +39,11 @@ def _one(trial: Trial, sheet: Sheet, case: Case) -> None:
     try:
         report = trial.run(case)[0]
     except CandidateStopped as e:
-        if e.blame is Blame.CANDIDATE and e.status in (Status.RUN_FAILED, Status.BUILD_FAILED, Status.COMPILE_FAILED):
+        if e.blame is Blame.CANDIDATE and e.status in (
+            Status.RUN_FAILED,
+            Status.BUILD_FAILED,
+            Status.COMPILE_FAILED,
+        ):
             sheet.add([_rejects(case, e.message)])
         else:
             sheet.halt(case.id, e)

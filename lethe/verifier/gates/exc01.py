@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier import fairness, inputs, oracle, profiling, semantics
@@ -37,7 +38,7 @@ def run(trial: Trial) -> GateResult:
                 name = f"{label}:input{which}:{placement}"
                 trial.try_case(
                     sheet,
-                    lambda w=which, v=value, p=placement, n=name: _draw(trial, w, v, p, n),
+                    partial(_draw, trial, which, value, placement, name),
                     name,
                     lambda case, report: check(trial, case, report, sheet),
                 )
@@ -68,7 +69,9 @@ def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Fin
         sheet.skip(case.id, "the reference ignores this element")
         return None
     absorbing, _ = flatten(oracle.zero_absorbing(docket.instance(case.sizes), case.inputs))
-    terms = profiling.absolute_terms(docket.instance(case.sizes), case.inputs) if docket.operator.linear else None
+    terms = (
+        profiling.absolute_terms(docket.instance(case.sizes), case.inputs) if docket.operator.linear else None
+    )
     findings = []
     for i, name in enumerate(truth.names):
         if not truth.working[i].is_floating_point():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier import fairness, inputs
@@ -12,6 +13,8 @@ from lethe.verifier.trial import structure_finding
 from lethe.verifier.verdict import Finding, GateResult, Reason
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from lethe.verifier.custody import RunReport
     from lethe.verifier.docket import Case
     from lethe.verifier.trial import Trial
@@ -32,7 +35,7 @@ def run(trial: Trial) -> GateResult:
     for which in docket.floating:
         trial.try_case(
             sheet,
-            lambda w=which: _draw(trial, w),
+            partial(_draw, trial, which),
             f"subnormal:input{which}",
             lambda case, report: _check(trial, case, report),
         )
@@ -53,7 +56,7 @@ def _draw(trial: Trial, which: int) -> Case:
     return case
 
 
-def _kept(expected, working):  # type: ignore[no-untyped-def]
+def _kept(expected: Tensor, working: Tensor) -> Tensor:
     """Elements that are subnormal, and not zero, in float64 and in the working precision alike."""
     if not working.is_floating_point():
         return working != working

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier.gates.base import NotApplicable, Sheet
@@ -37,7 +38,5 @@ def _sums(gate: str, kinds: tuple[str, ...], relax: float, trial: Trial) -> Gate
 
     for kind in kinds:
         for k in range(1 if trial.settings.quick else 2):
-            trial.try_case(
-                sheet, lambda kind=kind, k=k: trial.docket.case(kind, seed + k), f"{kind}:{k}", check
-            )
+            trial.try_case(sheet, partial(trial.docket.case, kind, seed + k), f"{kind}:{k}", check)
     return sheet.result()

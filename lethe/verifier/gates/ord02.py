@@ -47,7 +47,9 @@ def run(trial: Trial) -> GateResult:
         again = second.run(case, times=QUIET_REPEATS)
         found = _same(case, first, _outputs(again[0]), "process", "in a second process")
         if found and "autotune" in trial.candidate.source:
-            sheet.skip("second process", "autotuning may have chosen another schedule, which may round otherwise")
+            sheet.skip(
+                "second process", "autotuning may have chosen another schedule, which may round otherwise"
+            )
         else:
             sheet.add(found)
     except CandidateStopped as e:
@@ -132,8 +134,13 @@ def _aliases(trial: Trial, case: Case, report: RunReport) -> list[Finding]:
 def _survives(case: Case, before: list[Tensor], now: list[Tensor]) -> list[Finding]:
     found = _same(case, before, now, "aliasing", "when read again after a later call")
     return [
-        Finding(**{**f.__dict__, "message": "a result changed after a later call on other inputs: it lives in a buffer "
-                   "that the kernel reuses"})
+        Finding(
+            **{
+                **f.__dict__,
+                "message": "a result changed after a later call on other inputs: it lives in a buffer "
+                "that the kernel reuses",
+            }
+        )
         for f in found
     ]
 

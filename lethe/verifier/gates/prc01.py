@@ -73,15 +73,23 @@ def _one(trial: Trial, sheet: Sheet, dtype: str, seed: int) -> None:
                 mechanism=s.regime or "narrow",
                 metric=s.value,
                 bound=s.threshold,
-                message=f"relative rms error {s.value:.3g} at {dtype}, where a faithful run has {s.legal:.3g} and "
-                f"{s.regime or 'a narrower regime'} would have {s.narrowed.get(s.regime or '', float('nan')):.3g}",
+                message=_says(s, dtype),
             )
         ]
     )
 
 
+def _says(s: precision.PrecisionStatistic, dtype: str) -> str:
+    regime = s.regime or "a narrower regime"
+    would = s.narrowed.get(regime, float("nan"))
+    return (
+        f"relative rms error {s.value:.3g} at {dtype}, where a faithful run has {s.legal:.3g} "
+        f"and {regime} would have {would:.3g}"
+    )
+
+
 def narrow_operands(trial: Trial) -> str | None:
-    """The narrower regime that one generic float32 draw shows, if it shows one; for gates that build on it."""
+    """The narrower regime that one generic float32 draw shows, if any; for gates that build on it."""
     docket = trial.docket
     try:
         case = docket.case("normal", trial.settings.seed + 61)
@@ -91,4 +99,6 @@ def narrow_operands(trial: Trial) -> str | None:
     truth = docket.truth(case)
     if structure_finding(case, truth, got, skeleton) is not None:
         return None
-    return precision.precision_statistic(docket.instance(), case.inputs, got, truth.expected, truth.working).regime
+    return precision.precision_statistic(
+        docket.instance(), case.inputs, got, truth.expected, truth.working
+    ).regime

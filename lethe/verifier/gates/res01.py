@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier.gates.base import Sheet
@@ -19,7 +20,7 @@ def run(trial: Trial) -> GateResult:
     for k in range(2):
         trial.try_case(
             sheet,
-            lambda k=k: trial.docket.case("normal", trial.settings.seed + k),
+            partial(trial.docket.case, "normal", trial.settings.seed + k),
             f"normal:{k}",
             lambda case, report: _check(trial, case, report),
         )
@@ -33,15 +34,23 @@ def _check(trial: Trial, case: Case, report: RunReport) -> list[Finding]:
     for name, meta, want in zip(truth.names, report.meta, truth.working, strict=False):
         dtype = str(want.dtype).removeprefix("torch.")
         if meta.dtype != dtype:
-            findings.append(_finding(case, name, "dtype", f"{name} is {meta.dtype}, the reference returns {dtype}"))
+            findings.append(
+                _finding(case, name, "dtype", f"{name} is {meta.dtype}, the reference returns {dtype}")
+            )
         if meta.device.split(":")[0] != device:
-            findings.append(_finding(case, name, "device", f"{name} lives on {meta.device}, expected {device}"))
+            findings.append(
+                _finding(case, name, "device", f"{name} lives on {meta.device}, expected {device}")
+            )
         if want.is_contiguous() and not meta.contiguous and tuple(meta.shape) == tuple(want.shape):
             findings.append(
-                _finding(case, name, "layout", f"{name} is strided {meta.stride}, the reference's is contiguous")
+                _finding(
+                    case, name, "layout", f"{name} is strided {meta.stride}, the reference's is contiguous"
+                )
             )
     return findings
 
 
 def _finding(case: Case, output: str, mechanism: str, message: str) -> Finding:
-    return Finding(case=case.id, seed=case.seed, channel="T", mechanism=mechanism, output=output, message=message)
+    return Finding(
+        case=case.id, seed=case.seed, channel="T", mechanism=mechanism, output=output, message=message
+    )

@@ -21,7 +21,9 @@ def run(trial: Trial) -> GateResult:
     A process of its own, so that launches at other sizes (CMP-03's business) are not among them.
     """
     if trial.candidate.language != "triton":
-        raise NotApplicable(Reason.NO_COMPILED_ARTIFACT, f"a {trial.candidate.language} candidate compiles no kernel")
+        raise NotApplicable(
+            Reason.NO_COMPILED_ARTIFACT, f"a {trial.candidate.language} candidate compiles no kernel"
+        )
     sheet = Sheet("RES-02")
     fresh = trial.fresh()
     try:
@@ -48,5 +50,8 @@ def _judge(sheet: Sheet, k: KernelResource) -> None:
     for column in ("registers", "shared_bytes", "spill_bytes", "tmem_columns"):
         sheet.worst(f"{k.target}:{column}", float(getattr(k, column)))
     sheet.add(
-        [Finding(case=label, channel="T", mechanism="resources", message=m, extra=asdict(k)) for m in exceeded(k)]
+        [
+            Finding(case=label, channel="T", mechanism="resources", message=m, extra=asdict(k))
+            for m in exceeded(k)
+        ]
     )
