@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from lethe.verifier import inputs, memory, oracle, profiling, shapes, shrink, tolerance
 from lethe.verifier.fairness import is_vacuous
-from lethe.verifier.gates.base import SkipCase
 from lethe.verifier.problem import Instance, Problem, ProblemError, instantiate, sizes_as_written
 from lethe.verifier.settings import Settings
+from lethe.verifier.sheet import SkipCase
 from lethe.verifier.structure import Skeleton, flatten, map_tensors, paths
 from lethe.verifier.verdict import Reason
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lethe.verifier.gates.base import CandidateStopped, SkipCase
+from lethe.verifier.sheet import CandidateStopped, SkipCase
 from lethe.verifier.trial import Trial
 from lethe.verifier.verdict import Finding
 

@@ -21,7 +21,6 @@ from lethe.verifier import catalog, integrity
 from lethe.verifier.counterexample import write_counterexample
 from lethe.verifier.docket import Docket
 from lethe.verifier.gates import GATES
-from lethe.verifier.gates.base import CandidateStopped, NotApplicable, SkipCase, not_applicable
 from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import (
     Candidate,
@@ -36,6 +35,7 @@ from lethe.verifier.problem import (
 )
 from lethe.verifier.server import SuspectServer
 from lethe.verifier.settings import CUDA_BUDGET, Budget, Settings, choose_executor
+from lethe.verifier.sheet import CandidateStopped, NotApplicable, SkipCase, not_applicable
 from lethe.verifier.trial import Trial
 from lethe.verifier.verdict import Blame, GateResult, GateStatus, Status, Verdict
 

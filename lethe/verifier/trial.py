@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from lethe.verifier import fairness, oracle, sites, tolerance, weights
 from lethe.verifier.custody import Isolation, Limits, RunReport, Suspect, SuspectError
 from lethe.verifier.docket import Case, Docket, Sizes, Truth, cast_floating
-from lethe.verifier.gates.base import CandidateStopped, Sheet, SkipCase
 from lethe.verifier.problem import Candidate
 from lethe.verifier.settings import Settings
+from lethe.verifier.sheet import CandidateStopped, Sheet, SkipCase
 from lethe.verifier.structure import flatten, map_tensors
 from lethe.verifier.verdict import Finding, Status
 
@@ -150,12 +150,12 @@ class Trial:
         check: Callable[[Case, RunReport], list[Finding] | None],
         **options: Any,
     ) -> None:
-        """Draw, run and check one case, booking whatever happens on the sheet.
+        """Draw, run and check one case, named `label`, booking whatever happens on the sheet.
 
         `check` returns None if the case turned out to decide nothing (and says so on the sheet).
         """
         try:
-            case = draw()
+            case = replace(draw(), id=label)
         except SkipCase as e:
             sheet.skip(label, str(e))
             return

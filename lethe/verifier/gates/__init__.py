@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lethe.verifier.gates import cmp01, cmp02, cmp03, exc01, exc02, ord01, ord02, prc01, prc02, res01, res02
-from lethe.verifier.gates.base import GateFunction
+from lethe.verifier.trial import Trial
+from lethe.verifier.verdict import GateResult
+
+GateFunction = Callable[[Trial], GateResult]
 
 GATES: dict[str, GateFunction] = {
     "CMP-01": cmp01.run,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lethe.verifier import conditioning, oracle, tolerance
-from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet
+from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet
 from lethe.verifier.trial import value_finding
 from lethe.verifier.verdict import Finding, GateResult, Reason, Status
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from lethe.verifier import inputs
 from lethe.verifier.docket import Case
-from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet, SkipCase
 from lethe.verifier.problem import ProblemError
+from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet, SkipCase
 from lethe.verifier.verdict import Blame, Finding, GateResult, Reason, Status
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier import fairness, inputs, oracle, profiling, semantics
-from lethe.verifier.gates.base import NotApplicable, Sheet, SkipCase, first_of_each
+from lethe.verifier.sheet import NotApplicable, Sheet, SkipCase, first_of_each
 from lethe.verifier.structure import flatten
 from lethe.verifier.trial import structure_finding
 from lethe.verifier.verdict import Finding, GateResult, Reason

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier import fairness, inputs
-from lethe.verifier.gates.base import NotApplicable, Sheet, SkipCase
+from lethe.verifier.sheet import NotApplicable, Sheet, SkipCase
 from lethe.verifier.structure import flatten
 from lethe.verifier.trial import structure_finding
 from lethe.verifier.verdict import Finding, GateResult, Reason

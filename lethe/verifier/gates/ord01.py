@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lethe.verifier.gates.base import NotApplicable, Sheet
+from lethe.verifier.sheet import NotApplicable, Sheet
 from lethe.verifier.verdict import Finding, GateResult, Reason
 
 if TYPE_CHECKING:

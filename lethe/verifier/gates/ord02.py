@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lethe.verifier.docket import same_bytes
-from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet
+from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet
 from lethe.verifier.structure import flatten, map_tensors
 from lethe.verifier.verdict import Finding, GateResult, Reason
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lethe.verifier import executors, precision
 from lethe.verifier.docket import cast_floating
-from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet, SkipCase
+from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet, SkipCase
 from lethe.verifier.structure import flatten
 from lethe.verifier.trial import structure_finding
 from lethe.verifier.verdict import Finding, GateResult, Reason

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from lethe.verifier import precision
 from lethe.verifier.docket import Case, Sizes
-from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet, SkipCase
 from lethe.verifier.gates.prc01 import narrow_operands
 from lethe.verifier.operations import ADDING, CONTRACTIONS
 from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import ProblemError
+from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet, SkipCase
 from lethe.verifier.structure import flatten, map_tensors
 from lethe.verifier.trial import structure_finding
 from lethe.verifier.verdict import Finding, GateResult, Reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lethe.verifier.gates.base import Sheet
+from lethe.verifier.sheet import Sheet
 from lethe.verifier.verdict import Finding, GateResult
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lethe.verifier.executors.resources import KernelResource, exceeded
-from lethe.verifier.gates.base import CandidateStopped, NotApplicable, Sheet
+from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet
 from lethe.verifier.verdict import Finding, GateResult, Reason
 
 if TYPE_CHECKING:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from lethe.verifier.catalog import contract
 from lethe.verifier.verdict import (
@@ -16,11 +14,6 @@ from lethe.verifier.verdict import (
     Reason,
     Status,
 )
-
-if TYPE_CHECKING:
-    from lethe.verifier.trial import Trial
-
-GateFunction = Callable[["Trial"], GateResult]
 
 
 class NotApplicable(Exception):
