@@ -14,6 +14,7 @@ outputs is compared output by output, where KernelBench's code would raise.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from lethe.verifier.problem import Candidate, Problem, ProblemError
@@ -42,6 +43,8 @@ class Check:
     """Largest |difference| over all trials and finite elements; None if nothing was compared."""
     status: str = str(Status.JUDGED)
     message: str = ""
+    seconds: float | None = None
+    """Median time of one call inside the suspect; None if none was finished."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -104,6 +107,12 @@ class Acceptance:
         instance = instantiate(problem, seed=SEED, device=device)
         instance.module.train()
         passed, worst = 0, None
+        times: list[float] = []
+
+        def check(accepted: bool, **facts: Any) -> Check:
+            seconds = float(f"{median(times):.2g}") if times else None
+            return Check(accepted, passed, max_abs_error=worst, seconds=seconds, **facts)
+
         try:
             suspect.load()
             suspect.build(instance.init, SEED, train=True)
@@ -116,15 +125,16 @@ class Acceptance:
                         raise ProblemError(
                             f"{problem.name}: the reference raised {type(e).__name__}: {e}"
                         ) from e
-                got = suspect.run(map_tensors(inputs, lambda t: t.cpu()))[0].outputs
-                error, complaint = compare(expected, got)
+                report = suspect.run(map_tensors(inputs, lambda t: t.cpu()))[0]
+                times.append(report.elapsed)
+                error, complaint = compare(expected, report.outputs)
                 worst = error if worst is None else worst if error is None else max(worst, error)
                 if complaint:
-                    return Check(False, passed, max_abs_error=worst, message=complaint)
+                    return check(False, message=complaint)
                 passed += 1
         except SuspectError as e:
-            return Check(False, passed, max_abs_error=worst, status=str(e.status), message=e.message)
-        return Check(True, passed, max_abs_error=worst)
+            return check(False, status=str(e.status), message=e.message)
+        return check(True)
 
 
 def trial_seeds(seed: int = SEED, trials: int = TRIALS) -> list[int]:
