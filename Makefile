@@ -54,7 +54,8 @@ book: $(READY) ## render the book again from the results at hand
 	@echo "The book: $(CURDIR)/$(BOOK)"
 
 bench: $(READY) ## the verifier's own speed
-	$(BIN)/python -m pytest tests/benchmarks --benchmark-only -p no:xdist
+	$(BIN)/python tests/benchmarks/bench_spawn.py
+	$(BIN)/python tests/benchmarks/bench_verify.py
 
 clean: ## delete everything that the Snakefile generates
 	rm -rf book/_build book/generated book/notebooks data/results figures/*.svg figures/*.png .snakemake

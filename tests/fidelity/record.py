@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,9 +38,6 @@ def _bits(tensor: Any) -> dict[str, Any]:
 
 def run(device: str) -> dict[str, Any]:
     """Results of all cases by name; a case that raises has its message under ``error``."""
-    import torch
-    import triton
-
     if device == "interpreter":
         from lethe.verifier import executors
 
@@ -54,15 +50,7 @@ def run(device: str) -> dict[str, Any]:
             results[name] = _bits(case.run())
         except Exception as error:
             results[name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else "interpreter",
-        "capability": list(torch.cuda.get_device_capability()) if device == "cuda" else None,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "python": platform.python_version(),
-        "source_sha256": source_sha256(),
-        "results": results,
-    }
+    return {"source_sha256": source_sha256(), "results": results}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,13 +58,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "interpreter"), required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
-    recording = run(options.device)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(recording, separators=(",", ":")) + "\n")
-    failed = {name: row["error"] for name, row in recording["results"].items() if "error" in row}
+    samples = run(options.device)
+    if options.device == "cuda":
+        from lethe import provenance
+
+        provenance.record(
+            options.out,
+            experiment="interpreter_fidelity",
+            samples=samples,
+            parameters={},
+            script="tests/fidelity/record.py",
+            sources=["tests/fidelity/kernels.py", "tests/fidelity/cases.py"],
+            on=provenance.device("cuda"),
+        )
+    else:
+        options.out.write_text(json.dumps({"samples": samples}))
+    failed = {name: row["error"] for name, row in samples["results"].items() if "error" in row}
     for name, message in failed.items():
         print(f"{name}: {message}", file=sys.stderr)
-    print(f"{len(recording['results']) - len(failed)} of {len(recording['results'])} cases recorded")
+    print(f"{len(samples['results']) - len(failed)} of {len(samples['results'])} cases recorded")
     return 0
 
 

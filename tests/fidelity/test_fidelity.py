@@ -23,8 +23,8 @@ RECORDING = ROOT / "data" / "measured" / "h200" / "interpreter_fidelity.json"
 def recorded() -> dict[str, Any]:
     if not RECORDING.is_file():
         pytest.skip(f"no recording at {RECORDING.relative_to(ROOT)}: run tests.fidelity.record on a GPU")
-    loaded: dict[str, Any] = json.loads(RECORDING.read_text())
-    return loaded
+    samples: dict[str, Any] = json.loads(RECORDING.read_text())["samples"]
+    return samples
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.fidelity.record", "--device", "interpreter", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    results: dict[str, Any] = json.loads(out.read_text())["results"]
+    results: dict[str, Any] = json.loads(out.read_text())["samples"]["results"]
     return results
 
 
