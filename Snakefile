@@ -37,6 +37,8 @@ def flags():
     """How the audit judges, as options of `lethe audit`."""
     quick = "--quick" if config["profile"] == "quick" else "--full"
     limit = f" --order stratified --limit {config['audit']['limit']}" if config["audit"]["limit"] else ""
+    cheap = config["audit"]["call_seconds"] if config["profile"] == "quick" and DEVICE == "cpu" else None
+    limit += f" --call-seconds {cheap}" if cheap else ""
     gates = "".join(f" --gate {gate}" for gate in config["audit"]["gates"] or [])
     return f"--device {DEVICE} --seed {config['seed']} {quick}{limit}{gates}"
 

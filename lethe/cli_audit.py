@@ -56,6 +56,9 @@ def audit(
         bool | None,
         typer.Option("--accepted/--rejected", help="Only rows that the corpus accepted, or rejected."),
     ] = None,
+    call_seconds: Annotated[
+        float | None, typer.Option(min=0, help="Only rows of which one call takes at most so long.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0 judges in this one.")] = 2,
     gate: GatesOption = None,
     profile: Annotated[str, typer.Option(help="derived or paper.")] = "derived",
@@ -87,6 +90,7 @@ def audit(
         limit=limit if limit is not None else (plan.get("audit") or {}).get("limit"),
         order=choice("order", order, ORDERS),
         accepted=accepted,
+        call_seconds=call_seconds,
     )
     try:
         corpora = _open(plan)

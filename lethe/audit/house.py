@@ -96,7 +96,7 @@ def _row(folder: Path, entry: dict[str, Any]) -> Row:
         language=entry["language"],
         accepted=entry["accepted"],
         licence=LICENCE,
-        extra={key: entry[key] for key in TOLD},
+        extra={key: entry[key] for key in TOLD} | {"call_seconds": entry["check"].get("seconds")},
     )
 
 

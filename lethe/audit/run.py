@@ -37,6 +37,8 @@ class Selection:
     """Only these row ids, if any are given."""
     accepted: bool | None = None
     """Only rows that the corpus's own check accepted (True) or rejected (False)."""
+    call_seconds: float | None = None
+    """Only rows of which one call takes at most so long, as their corpus recorded it (unknown: kept)."""
 
     def of(self, corpus: Corpus) -> list[Row]:
         """The selected rows. Raises CorpusError for an unknown row id, shard or order."""
@@ -47,6 +49,8 @@ class Selection:
         if self.rows:
             return [corpus.get(i) for i in self.rows]
         rows = [r for r in corpus.rows() if self.accepted is None or r.accepted is self.accepted]
+        if self.call_seconds is not None:
+            rows = [r for r in rows if (r.extra.get("call_seconds") or 0.0) <= self.call_seconds]
         if self.order == "stratified":
             rows = stratified(rows)
         return [r for r in rows[: self.limit] if in_shard(r.id, self.shard, self.shards)]

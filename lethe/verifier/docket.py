@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Sizes = dict[str, int]
 
+TRUTHS_KEPT = 160
 QUICK_SHAPES = 6
 """Sizes tried in quick mode; the most telling come first."""
 
@@ -86,7 +87,7 @@ class Docket:
         self.written: Sizes = sizes_as_written(problem)
         self._instances: OrderedDict[tuple[Any, ...], Instance] = OrderedDict()
         self._cases: dict[tuple[Any, ...], Case | str] = {}
-        self._truths: OrderedDict[tuple[Any, ...], Truth] = OrderedDict()
+        self._truths: OrderedDict[tuple[Any, ...], tuple[list[Any], Truth]] = OrderedDict()
         self._memo: dict[str, Any] = {}
         normal = self.case("normal", settings.seed)
         first, _ = flatten(oracle.run_working(self.instance(), normal.inputs))
@@ -104,7 +105,7 @@ class Docket:
             self._instances[key] = instantiate(
                 self.problem, sizes, seed=self.settings.seed, device=self.settings.device
             )
-            _trim(self._instances, 12)
+            trim(self._instances, 12)
         self._instances.move_to_end(key)
         return self._instances[key]
 
@@ -119,6 +120,22 @@ class Docket:
                 self._cases[key] = Case(name, kind, seed, sizes, drawn)
             except inputs.IllegalDraw as e:
                 self._cases[key] = str(e)
+        return self._drawn(key)
+
+    def derived(self, base: Case, name: str, kind: str, make: Callable[[], list[Any]]) -> Case:
+        """A case whose inputs `make` derives from those of `base`, made once for all candidates.
+
+        `make` raises IllegalDraw where the domain does not allow it; then this raises SkipCase.
+        """
+        key = (name, kind, base.seed, _key(base.sizes))
+        if key not in self._cases:
+            try:
+                self._cases[key] = Case(name, kind, base.seed, base.sizes, make())
+            except inputs.IllegalDraw as e:
+                self._cases[key] = str(e)
+        return self._drawn(key)
+
+    def _drawn(self, key: tuple[Any, ...]) -> Case:
         found = self._cases[key]
         if isinstance(found, str):
             raise SkipCase(found)
@@ -128,9 +145,11 @@ class Docket:
         """Oracle, working-precision outputs and bands of a case (cached)."""
         key = (id(case.inputs), dtype)
         if key not in self._truths:
-            self._truths[key] = self._evaluate(case, dtype)
-            _trim(self._truths, 160)
-        return self._truths[key]
+            # The inputs are kept beside the truth, so that no other list can take their identity.
+            self._truths[key] = (case.inputs, self._evaluate(case, dtype))
+            trim(self._truths, TRUTHS_KEPT)
+        self._truths.move_to_end(key)
+        return self._truths[key][1]
 
     def _evaluate(self, case: Case, dtype: str) -> Truth:
         instance = self.instance(case.sizes)
@@ -262,6 +281,6 @@ def _key(sizes: Sizes) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(sizes.items()))
 
 
-def _trim(cache: OrderedDict[Any, Any], limit: int) -> None:
+def trim(cache: OrderedDict[Any, Any], limit: int) -> None:
     while len(cache) > limit:
         cache.popitem(last=False)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from lethe.verifier.sheet import CandidateStopped, SkipCase
-from lethe.verifier.trial import Trial
+from typing import TYPE_CHECKING
+
 from lethe.verifier.verdict import Finding
 
+if TYPE_CHECKING:
+    from lethe.verifier.custody import RunReport
+    from lethe.verifier.docket import Case
 
-def probe(trial: Trial) -> list[Finding]:
-    """Guard zones at the problem's own sizes, in a fresh process."""
-    fresh = trial.fresh()
-    findings: list[Finding] = []
-    try:
-        case = trial.docket.case("normal", trial.settings.seed)
-        report = fresh.run(case)[0]
-        if not report.guards_intact:
-            findings.append(
-                Finding(
-                    case=case.id,
-                    seed=case.seed,
-                    channel="T",
-                    mechanism="out_of_bounds_write",
-                    message="the kernel wrote outside its buffers at the problem's own sizes",
-                )
-            )
-    except (CandidateStopped, SkipCase):
-        return findings
-    finally:
-        fresh.close()
-    return findings
+
+def probe(case: Case, first: RunReport) -> list[Finding]:
+    """Guard zones around every buffer of the first call, at the problem's own sizes."""
+    if first.guards_intact:
+        return []
+    return [
+        Finding(
+            case=case.id,
+            seed=case.seed,
+            channel="T",
+            mechanism="out_of_bounds_write",
+            message="the kernel wrote outside its buffers at the problem's own sizes",
+        )
+    ]

@@ -136,7 +136,8 @@ class Judge:
     def _judge(self, blank: Verdict, docket: Docket, trial: Trial) -> Verdict:
         blank = replace(blank, sizes=docket.base)
         try:
-            first = trial.run(docket.case("normal", trial.settings.seed))[0]
+            case = docket.case("normal", trial.settings.seed)
+            first = trial.run(case)[0]
         except CandidateStopped as e:
             return replace(blank, status=e.status, message=e.message)
         blank = replace(blank, weights=trial.weights)
@@ -159,7 +160,7 @@ class Judge:
             blank,
             status=Status.JUDGED,
             gates=tuple(results),
-            integrity=tuple(integrity.probe(trial)) if trial.settings.gates is None else (),
+            integrity=tuple(integrity.probe(case, first)) if trial.settings.gates is None else (),
         )
         verdict = replace(verdict, message=_summary(verdict))
         if self._counterexamples is not None and verdict.violated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lethe.verifier import fairness, oracle, sites, tolerance, weights
 from lethe.verifier.custody import Isolation, Limits, RunReport, Suspect, SuspectError
-from lethe.verifier.docket import Case, Docket, Sizes, Truth, cast_floating
+from lethe.verifier.docket import Case, Docket, Sizes, Truth, cast_floating, trim
 from lethe.verifier.problem import Candidate
 from lethe.verifier.settings import Settings
 from lethe.verifier.sheet import CandidateStopped, Sheet, SkipCase
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lethe.verifier.server import SuspectServer
+
+
+REPORTS_KEPT = 8
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Trial:
         self._cache_dir = cache_dir
         self._suspect: Suspect | None = None
         self._built: Built | None = None
+        self._reports: OrderedDict[tuple[int, str], list[RunReport]] = OrderedDict()
         self.weights = "none"
         self.isolation: Isolation = {}
         self.launches = 0
@@ -117,14 +122,24 @@ class Trial:
         self._built = want
 
     def run(self, case: Case, *, dtype: str = "float32", **options: Any) -> list[RunReport]:
-        """Run the candidate on a case; one report per repetition."""
+        """Run the candidate on a case; one report per repetition.
+
+        A plain run on the reference's own draws is answered from memory the second time, since several
+        gates look at the same one; whether calls repeat is ORD-02's question, which asks for repeats.
+        """
         self.cases.setdefault(case.id, case)
+        key = (id(case.inputs), dtype)
+        if case.kind == "normal" and not options and key in self._reports:
+            return self._reports[key]
         self.build(case.sizes, dtype)
         drawn = map_tensors(cast_floating(case.inputs, dtype), lambda t: t.cpu())
         reports: list[RunReport] = self._talk(lambda s: s.run(drawn, **options))
         for r in reports:
             self.launches += r.launches
             self.kernels.update(r.kernels)
+        if case.kind == "normal" and not options:
+            self._reports[key] = reports
+            trim(self._reports, REPORTS_KEPT)
         return reports
 
     def read(self, name: str) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier import inputs
@@ -31,7 +32,7 @@ def run(trial: Trial) -> GateResult:
         _one(trial, sheet, case)
     base = docket.case("normal", trial.settings.seed + 31)
     for name, laid_out in inputs.layouts(base.inputs):
-        _one(trial, sheet, replace(base, id=f"layout:{name}", inputs=laid_out))
+        _one(trial, sheet, docket.derived(base, f"layout:{name}", "layout", partial(list, laid_out)))
     return sheet.result()
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier import fairness, inputs, oracle, profiling, semantics
-from lethe.verifier.sheet import NotApplicable, Sheet, SkipCase, first_of_each
+from lethe.verifier.sheet import NotApplicable, Sheet, first_of_each
 from lethe.verifier.structure import flatten
 from lethe.verifier.trial import structure_finding
 from lethe.verifier.verdict import Finding, GateResult, Reason
@@ -49,11 +48,12 @@ def run(trial: Trial) -> GateResult:
 def _draw(trial: Trial, which: int, value: float, placement: str, name: str) -> Case:
     docket = trial.docket
     base = docket.case("normal", trial.settings.seed + 41)
-    try:
-        placed = inputs.place_nonfinite(docket.instance(), base.inputs, which, value, placement)
-    except inputs.IllegalDraw as e:
-        raise SkipCase(str(e)) from e
-    return replace(base, id=name, kind="nonfinite", inputs=placed)
+    return docket.derived(
+        base,
+        name,
+        "nonfinite",
+        lambda: inputs.place_nonfinite(docket.instance(), base.inputs, which, value, placement),
+    )
 
 
 def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Finding] | None:

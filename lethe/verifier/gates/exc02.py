@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,11 +44,12 @@ def run(trial: Trial) -> GateResult:
 def _draw(trial: Trial, which: int) -> Case:
     docket = trial.docket
     base = docket.case("normal", trial.settings.seed + 51)
-    try:
-        placed = inputs.place_subnormals(docket.instance(), base.inputs, which)
-    except inputs.IllegalDraw as e:
-        raise SkipCase(str(e)) from e
-    case = replace(base, id=f"subnormal:input{which}", kind="subnormal", inputs=placed)
+    case = docket.derived(
+        base,
+        f"subnormal:input{which}",
+        "subnormal",
+        lambda: inputs.place_subnormals(docket.instance(), base.inputs, which),
+    )
     truth = docket.truth(case)
     if not any(bool(_kept(e, w).any()) for e, w in zip(truth.expected, truth.working, strict=True)):
         raise SkipCase("the reference returns no subnormal for it")
