@@ -158,7 +158,7 @@ rule house_audit:
         numbers=f"{RESULTS}/numbers/house_audit.json",
         tables=expand(
             "book/generated/house_audit_{table}.md",
-            table=["funnel", "gates", "classes", "mechanisms", "floor", "statuses"],
+            table=["funnel", "gates", "recorded", "classes", "mechanisms", "floor", "statuses"],
         ),
         figures=expand(
             "figures/house_audit_{figure}.{format}",
@@ -168,7 +168,8 @@ rule house_audit:
     log:
         f"{RESULTS}/log/house_audit.ipynb",
     params:
-        src=src("notebooks/house_audit.py", "data/published/figures.json", config["corpora"]["house"] + "/manifest.json"),
+        src=src("notebooks/house_audit.py", "data/published/figures.json", "data/measured",
+                config["corpora"]["house"] + "/manifest.json"),
         manifest=config["corpora"]["house"] + "/manifest.json",
     shell:
         "{PYTHON} -m lethe.paper.notebook {input.nb} {output.nb} --log {log}"

@@ -9,6 +9,8 @@
 # The merged audit, and the manifest of the corpus that it judged.
 lines = "data/results/audit/house.jsonl"
 manifest = "data/corpus/house/manifest.json"
+# The same corpus as a GPU judged it, recorded with its provenance.
+recorded = "data/measured/h200/house_audit.json"
 # Where numbers, tables for the book, and figures go.
 results = "data/results"
 pages = "book/generated"
@@ -94,6 +96,17 @@ figure = plotting.counts(
     tolerance_free=True,
 )
 glue.figure("mechanisms", figure)
+# %% [markdown]
+# ## The same corpus on a GPU
+# Recorded, not run here. The Triton kernels of the whole corpus, compiled, at the same rules.
+
+# %%
+glue.table(
+    "recorded",
+    tables.recorded_table(df, Path(recorded)),
+    caption=tables.recorded_caption(Path(recorded)),
+)
+
 # %% [markdown]
 # ## The tolerance-free floor, and how it moves
 

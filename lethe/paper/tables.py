@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from lethe import provenance
 from lethe.audit import report
 from lethe.audit.floor import in_floor
 from lethe.audit.statistics import wilson
@@ -122,6 +123,41 @@ def gates_table(df: pd.DataFrame) -> pd.DataFrame:
             "rate (95% interval)": [ratio(r) if r["applicable"] else DASH for r in rows],
             "published (B200)": [rate(r["published"]) for r in rows],
         }
+    )
+
+
+def recorded_table(df: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """Per gate: this run beside a recorded GPU run of the same corpus (absent: a dash in its columns)."""
+    here = gates(df).to_dict("records")
+    by_gate: dict[str, Any] = {}
+    if file.is_file():
+        there = gates(report.frame(provenance.load(file).samples))
+        by_gate = {r["gate"]: r for r in there.to_dict("records")}
+    blank = {"applicable": DASH, "fail": DASH, "fail_T": DASH, "not_applicable": DASH}
+    return pd.DataFrame(
+        {
+            "gate": [r["gate"] for r in here],
+            "applicable here": [r["applicable"] for r in here],
+            "fail here": [r["fail"] for r in here],
+            "applicable recorded": [by_gate.get(r["gate"], blank)["applicable"] for r in here],
+            "fail recorded": [by_gate.get(r["gate"], blank)["fail"] for r in here],
+            "of these tolerance-free": [by_gate.get(r["gate"], blank)["fail_T"] for r in here],
+            "not applicable": [by_gate.get(r["gate"], blank)["not_applicable"] for r in here],
+        }
+    )
+
+
+def recorded_caption(file: Path) -> str:
+    """Which device, when, how many rows; or that nothing is recorded."""
+    if not file.is_file():
+        return "Outcome of each gate, measured here; no GPU run of this corpus is recorded."
+    m = provenance.load(file)
+    changed = provenance.stale(m)
+    state = f" Stale: {len(changed)} source files changed since." if changed else ""
+    versions = f"torch {m.versions['torch']}, triton {m.versions['triton']}"
+    return (
+        f"Outcome of each gate on the house corpus: measured here beside {len(m.samples)} Triton kernels "
+        f"recorded on {m.device.name}, {m.date[:10]}, {versions}.{state}"
     )
 
 
