@@ -156,7 +156,7 @@ def recorded_caption(file: Path) -> str:
     state = f" Stale: {len(changed)} source files changed since." if changed else ""
     versions = f"torch {m.versions['torch']}, triton {m.versions['triton']}"
     return (
-        f"Outcome of each gate on the house corpus: measured here beside {len(m.samples)} Triton kernels "
+        f"Outcome of each gate on the house corpus: measured here beside {len(m.samples)} kernels "
         f"recorded on {m.device.name}, {m.date[:10]}, {versions}.{state}"
     )
 
