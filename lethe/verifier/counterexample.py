@@ -41,7 +41,7 @@ def write_counterexample(verdict: Verdict, trial: Trial, folder: Path) -> Path |
         for f in gate.findings
         if gate.gate in verdict.failed and f.mechanism not in NOT_A_SCRIPT and f.case in trial.cases
     ]
-    shown = [s for s in shown if _nbytes(s[2].inputs) <= LARGEST_INPUT]
+    shown = [s for s in shown if _nbytes(s[2].inputs) <= LARGEST_INPUT and not s[2].varied]
     if not shown:
         return None
     gate, finding, case = min(shown, key=lambda s: _nbytes(s[2].inputs))

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import inputs, memory, oracle, profiling, shapes, shrink, tolerance
+from lethe.verifier import inputs, memory, oracle, profiling, shapes, shrink, tolerance, weights
 from lethe.verifier.fairness import is_vacuous
+from lethe.verifier.limits import time_limit
 from lethe.verifier.problem import Instance, Problem, ProblemError, instantiate, sizes_as_written
 from lethe.verifier.settings import Settings
 from lethe.verifier.sheet import SkipCase
@@ -43,6 +44,8 @@ class Case:
     sizes: Sizes
     inputs: list[Any]
     """Nested list of tensors (float32 where floating) and scalars, on the docket's device."""
+    varied: bool = False
+    """Whether weights that the constructor sets to one value (ones, zeros) are replaced by others."""
 
 
 @dataclass
@@ -76,13 +79,14 @@ class Docket:
         self.problem = problem
         self.settings = settings
         budget = settings.budget
-        self.shrunk = shrink.shrink(
-            problem,
-            budget.reference_seconds,
-            budget.reference_bytes,
-            max_cost=budget.reference_cost if settings.executor == "interpreter" else None,
-            device=settings.device,
-        )
+        with time_limit(budget.prepare_seconds, f"{problem.name}: the reference"):
+            self.shrunk = shrink.shrink(
+                problem,
+                budget.reference_seconds,
+                budget.reference_bytes,
+                max_cost=budget.reference_cost if settings.executor == "interpreter" else None,
+                device=settings.device,
+            )
         self.base: Sizes = dict(self.shrunk.sizes)
         self.written: Sizes = sizes_as_written(problem)
         self._instances: OrderedDict[tuple[Any, ...], Instance] = OrderedDict()
@@ -97,14 +101,16 @@ class Docket:
             )
         self.vacuous = is_vacuous(first) or self._ignores_input()
 
-    def instance(self, sizes: Sizes | None = None) -> Instance:
-        """The reference built at `sizes` (default: the base sizes)."""
+    def instance(self, sizes: Sizes | None = None, varied: bool = False) -> Instance:
+        """The reference built at `sizes` (default: the base sizes), see `Case.varied`."""
         sizes = self.base if sizes is None else sizes
-        key = _key(sizes)
+        key = (_key(sizes), varied)
         if key not in self._instances:
             self._instances[key] = instantiate(
                 self.problem, sizes, seed=self.settings.seed, device=self.settings.device
             )
+            if varied:
+                weights.vary_uniform(self._instances[key].module, self.settings.seed)
             trim(self._instances, 12)
         self._instances.move_to_end(key)
         return self._instances[key]
@@ -152,7 +158,7 @@ class Docket:
         return self._truths[key][1]
 
     def _evaluate(self, case: Case, dtype: str) -> Truth:
-        instance = self.instance(case.sizes)
+        instance = self.instance(case.sizes, case.varied)
         drawn = cast_floating(case.inputs, dtype)
         working, skeleton = flatten(oracle.run_working(instance, drawn, dtype=dtype))
         expected, _ = flatten(oracle.run_float64(instance, drawn, dtype=dtype))

@@ -160,7 +160,7 @@ class Judge:
             blank,
             status=Status.JUDGED,
             gates=tuple(results),
-            integrity=tuple(integrity.probe(case, first)) if trial.settings.gates is None else (),
+            integrity=tuple(integrity.probe(trial, case, first, results)),
         )
         verdict = replace(verdict, message=_summary(verdict))
         if self._counterexamples is not None and verdict.violated:

@@ -1,4 +1,4 @@
-"""What a candidate's source says about NaN: IEEE maxNum semantics drop it, torch keeps it."""
+"""What a candidate's source says that its behaviour alone cannot: maxNum semantics, weights read early."""
 
 from __future__ import annotations
 
@@ -32,4 +32,21 @@ def drops_nan(source: str) -> bool:
             continue
         if not any(k.arg == "propagate_nan" and "ALL" in ast.unparse(k.value) for k in node.keywords):
             return True
+    return False
+
+
+def reads_in_constructor(source: str, entry: str, names: set[str]) -> bool:
+    """True if the constructor of class `entry` reads an attribute so named (``self.bn.weight``)."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == entry:
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                    return any(
+                        isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and n.attr in names
+                        for n in ast.walk(part)
+                    )
     return False

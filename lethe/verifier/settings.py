@@ -24,6 +24,8 @@ class Budget:
     """A reference whose first run takes longer is shrunk."""
     reference_bytes: int = 64 << 20
     """A problem whose tensors take more is shrunk."""
+    prepare_seconds: float = 120.0
+    """A reference that has not run once by then, at any size tried, is refused."""
     reference_cost: int = 1 << 20
     """Work of the reference (`probe.Facts.cost`) above which a problem is shrunk for the interpreter."""
     case_elements: int = 1 << 17

@@ -3,6 +3,7 @@
 References and candidates take and return tensors, scalars and nested tuples,
 lists and dicts of them. `flatten` takes such a value apart so that tensors can
 travel by shared memory and the skeleton as JSON; `unflatten` puts it together.
+Dicts are walked by sorted key, so that the order of insertion means nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def flatten(value: Any) -> tuple[list[Tensor], Skeleton]:
         if isinstance(x, dict):
             if not all(isinstance(k, str) for k in x):
                 raise StructureError("a dict with keys that are not strings")
-            return {"dict": [[k, walk(v, depth + 1)] for k, v in x.items()]}
+            return {"dict": [[k, walk(x[k], depth + 1)] for k in sorted(x)]}
         raise StructureError(f"a value of type {type(x).__name__}")
 
     return tensors, walk(value, 0)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 REPORTS_KEPT = 8
+SCALAR_ULPS = 16
+"""float32 spacings by which a Python float in the output may differ: the elementwise c of the bands."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Built:
 
     sizes: tuple[tuple[str, int], ...]
     dtype: str
+    varied: bool
 
 
 class Trial:
@@ -53,6 +56,8 @@ class Trial:
         self._reports: OrderedDict[tuple[int, str], list[RunReport]] = OrderedDict()
         self.weights = "none"
         self.isolation: Isolation = {}
+        self.parameters: set[str] = set()
+        """Names of the candidate's own parameters."""
         self.launches = 0
         self.kernels: set[str] = set()
         self.cases: dict[str, Case] = {}
@@ -93,12 +98,13 @@ class Trial:
                 self.close()
             raise CandidateStopped(e.status, e.message) from e
 
-    def build(self, sizes: Sizes, dtype: str = "float32") -> None:
+    def build(self, sizes: Sizes, dtype: str = "float32", varied: bool = False) -> None:
         """Construct the candidate at `sizes`, with weights aligned to the reference's.
 
-        Raises CandidateStopped; with status NOT_AUDITABLE where the mapping of weights is ambiguous.
+        Raises CandidateStopped, with status NOT_AUDITABLE where the mapping of weights is ambiguous,
+        and SkipCase where `varied` weights (see `Case.varied`) cannot be handed over by name.
         """
-        want = Built(tuple(sorted(sizes.items())), dtype)
+        want = Built(tuple(sorted(sizes.items())), dtype, varied)
         if self._built == want:
             return
         instance = self.docket.instance(sizes)
@@ -119,7 +125,23 @@ class Trial:
             if alignment.how == "copied":
                 construct(alignment.state)
             self.weights = alignment.how
+            self.parameters = set(built.parameters)
+            if varied:
+                construct(self._varied_state(sizes, reference, dict(built.state)))
         self._built = want
+
+    def _varied_state(
+        self, sizes: Sizes, reference: dict[str, Tensor], own: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        varied = self.docket.instance(sizes, varied=True).module.state_dict()
+        names = weights.uniform_names(self.docket.instance(sizes).module)
+        if not own:
+            return {}  # no tensor under any name, so nothing that trained weights could reach
+        if any(n not in own or own[n].shape != varied[n].shape for n in names):
+            raise SkipCase("the candidate does not hold these weights by name")
+        if set(own) - set(reference):
+            raise SkipCase("weights that only the candidate holds could go stale")
+        return {n: t.cpu() for n, t in varied.items() if n in own and own[n].shape == t.shape}
 
     def run(self, case: Case, *, dtype: str = "float32", **options: Any) -> list[RunReport]:
         """Run the candidate on a case; one report per repetition.
@@ -131,7 +153,7 @@ class Trial:
         key = (id(case.inputs), dtype)
         if case.kind == "normal" and not options and key in self._reports:
             return self._reports[key]
-        self.build(case.sizes, dtype)
+        self.build(case.sizes, dtype, case.varied)
         drawn = map_tensors(cast_floating(case.inputs, dtype), lambda t: t.cpu())
         reports: list[RunReport] = self._talk(lambda s: s.run(drawn, **options))
         for r in reports:
@@ -176,6 +198,9 @@ class Trial:
             return
         try:
             report = self.run(case, **options)[0]
+        except SkipCase as e:
+            sheet.skip(label, str(e))
+            return
         except CandidateStopped as e:
             sheet.halt(case.id, e)
             return
@@ -219,7 +244,7 @@ class Trial:
 
 def structure_finding(case: Case, truth: Truth, got: list[Tensor], skeleton: Any) -> Finding | None:
     """A finding if the candidate returned another structure or other shapes than the reference."""
-    if _layout_of(skeleton) != _layout_of(truth.skeleton):
+    if not _same_structure(skeleton, truth.skeleton):
         return Finding(
             case=case.id,
             seed=case.seed,
@@ -260,14 +285,20 @@ def value_finding(case: Case, name: str, c: tolerance.Comparison, relax: float) 
     )
 
 
-def _layout_of(skeleton: Any) -> Any:
-    """Structure with lists and tuples told alike: returning one for the other is no breach."""
-    ((tag, v),) = skeleton.items()
-    if tag in ("tuple", "list"):
-        return [_layout_of(y) for y in v]
+def _same_structure(a: Any, b: Any) -> bool:
+    """Equal containers and scalars. Lists and tuples are told alike; floats may differ by `SCALAR_ULPS`."""
+    ((tag, v),), ((other, w),) = a.items(), b.items()
+    if {tag, other} <= {"tuple", "list"}:
+        return len(v) == len(w) and all(_same_structure(x, y) for x, y in zip(v, w, strict=True))
+    if tag != other:
+        return False
     if tag == "dict":
-        return {k: _layout_of(y) for k, y in v}
-    return tag
+        keys = [k for k, _ in v] == [k for k, _ in w]
+        return keys and all(_same_structure(x, y) for (_, x), (_, y) in zip(v, w, strict=True))
+    if tag == "f":
+        x, y = float.fromhex(v), float.fromhex(w)
+        return x == y or (x != x and y != y) or abs(x - y) <= SCALAR_ULPS * 2.0**-23 * abs(y)
+    return tag == "t" or v == w
 
 
 def describe(skeleton: Any) -> str:
@@ -279,4 +310,4 @@ def describe(skeleton: Any) -> str:
         return f"{len(v)} values"
     if tag == "dict":
         return f"a dict of {', '.join(k for k, _ in v) or 'nothing'}"
-    return "a scalar"
+    return str(float.fromhex(v)) if tag == "f" else str(v)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 
 class HasState(Protocol):
@@ -68,6 +68,30 @@ def align(reference: Mapping[str, Tensor], built: HasState, other: HasState | No
                 "candidate holds, stale",
             )
     return Alignment("copied", {n: t for n, t in reference.items() if n in candidate})
+
+
+def uniform_names(module: nn.Module) -> list[str]:
+    """Floating parameters and buffers of more than one element that hold one value throughout."""
+    state = module.state_dict()
+    return [n for n, t in state.items() if t.is_floating_point() and t.numel() > 1 and _uniform(t)]
+
+
+def vary_uniform(module: nn.Module, seed: int) -> None:
+    """Replace uniform weights in place: c (1 + u/4) with u uniform in [-1, 1), or noise of 1/4 around zero.
+
+    Ones, zeros and running statistics are what most constructors set, so that a kernel which ignores
+    them agrees with the reference until somebody loads trained weights. Signs are kept: a variance
+    stays positive.
+    """
+    import torch
+
+    g = torch.Generator().manual_seed(seed)
+    state = module.state_dict()
+    with torch.no_grad():
+        for name in uniform_names(module):
+            t = state[name]
+            noise = (torch.rand(t.shape, generator=g) * 2 - 1).to(t)
+            t.copy_(t * (1 + noise / 4) if bool((t != 0).any()) else noise / 4)
 
 
 def _missing(name: str, candidate: Mapping[str, Tensor]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lethe.verifier import semantics, weights
 from lethe.verifier.sheet import Sheet
 from lethe.verifier.verdict import Finding, GateResult
 
@@ -35,4 +37,28 @@ def run(trial: Trial) -> GateResult:
         for kind in ALONE if trial.settings.quick else KINDS:
             for i in docket.floating:
                 trial.try_case(sheet, partial(docket.case, kind, seed, i), f"{kind}:input{i}", check)
+    _varied_weights(trial, sheet)
     return sheet.result()
+
+
+def _varied_weights(trial: Trial, sheet: Sheet) -> None:
+    """Ones and zeros that constructors set say nothing: hand other weights over, by name.
+
+    A candidate that reads such a weight in its constructor may have derived something from it that a
+    later copy leaves stale; that ambiguity is not charged (fairness rule 23).
+    """
+    docket = trial.docket
+    names = weights.uniform_names(docket.instance().module)
+    if not names or trial.candidate.kind != "module":
+        return
+    label = "varied_weights"
+    leaves = {n.rsplit(".", 1)[-1] for n in names}
+    if semantics.reads_in_constructor(trial.candidate.source, trial.candidate.entry, leaves):
+        sheet.skip(label, "the constructor reads weights, so that a later copy could leave something stale")
+        return
+
+    def draw() -> Case:
+        base = docket.case("normal", trial.settings.seed)
+        return replace(docket.derived(base, label, "weights", lambda: list(base.inputs)), varied=True)
+
+    trial.try_case(sheet, draw, label, lambda case, report: trial.check_value(case, report, sheet))

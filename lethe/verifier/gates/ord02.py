@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 REPEATS = 12
 """One more than the ten right answers after which a known cheat turned wrong, and a spare."""
+REPEATS_A_REQUEST = 3
+"""The wall limit is one request's, so a slow but honest kernel is not asked for all repeats at once."""
 
 
 def run(trial: Trial) -> GateResult:
@@ -29,7 +31,9 @@ def run(trial: Trial) -> GateResult:
     sheet = Sheet("ORD-02")
     case = docket.case("normal", seed)
     try:
-        reports = trial.run(case, times=REPEATS, between=3, need_inputs_after=True, hold="first")
+        reports = trial.run(case, times=REPEATS_A_REQUEST, between=3, need_inputs_after=True, hold="first")
+        while len(reports) < REPEATS:
+            reports += trial.run(case, times=REPEATS_A_REQUEST, between=3)
         first = _outputs(reports[0])
         sheet.add(_repeats(case, reports))
         sheet.add(_inputs_kept(trial, case, reports[0]))

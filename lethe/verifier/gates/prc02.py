@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 SHORTEST = 64
 """Below 64 terms a carry in half precision is not told from an unlucky order."""
 KINDS = ("one_signed", "shifted")
+UNIT_FLOAT32 = 2.0**-24
 
 
 def run(trial: Trial) -> GateResult:
@@ -45,6 +47,11 @@ def run(trial: Trial) -> GateResult:
             if point is not None:
                 points.append(point)
         sweep = precision.carry_sweep(points)
+        if kind == "shifted" and points and sweep.kind is None:
+            found = _one_pass(trial, points[-1], lengths[-1][1])
+            if found is not None:
+                sheet.add([found])
+                continue
         if not sweep.decidable:
             sheet.skip(kind, "a narrow carry would not show on this operator")
             continue
@@ -84,6 +91,34 @@ def coarse(value: Any) -> Any:
     import torch
 
     return map_tensors(value, lambda t: t.bfloat16().to(t.dtype) if t.dtype == torch.float32 else t)
+
+
+def _one_pass(trial: Trial, p: precision.CarryPoint, sizes: Sizes) -> Finding | None:
+    """The signature of E[x^2] - E[x]^2, for operators that a shift leaves alone (normalisations, variances).
+
+    With r = mean/std the difference of two float32 numbers near r^2 loses u r^2 of a result near 1, where a
+    two-pass form loses u r. Threshold: the geometric mean of the wide level and u r^2 / 2, where they differ
+    by more than `precision.SEPARATION`.
+    """
+    docket = trial.docket
+    tensors, _ = flatten(docket.case("shifted", trial.settings.seed + 71, sizes=sizes).inputs)
+    x = next(t for t in tensors if t.is_floating_point()).double()
+    level = UNIT_FLOAT32 * float(x.mean().abs() / x.std()) ** 2 / 2
+    if not docket.operator.normalises or level < precision.SEPARATION * p.wide:
+        return None
+    bound = math.sqrt(level * p.wide)
+    if p.value <= bound:
+        return None
+    return Finding(
+        case=f"shifted:N={p.length}",
+        seed=trial.settings.seed,
+        channel="B",
+        mechanism="one_pass",
+        metric=p.value,
+        bound=bound,
+        message=f"relative error {p.value:.3g} on shifted inputs, where a faithful run has {p.wide:.3g}: the "
+        f"difference of squares in one pass loses about {level:.3g}",
+    )
 
 
 def _point(trial: Trial, sheet: Sheet, kind: str, length: int, sizes: Sizes) -> precision.CarryPoint | None:

@@ -1,0 +1,147 @@
+"""Escapes and false accusations that a sceptic found, each kept as a case."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from lethe.verifier.judge import Judge
+from lethe.verifier.problem import load_candidate, load_problem
+from lethe.verifier.verdict import GateStatus, Status
+
+NORM = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x):
+        return self.norm(x)
+
+rows = 12
+width = 96
+
+def get_inputs():
+    return [torch.randn(rows, width)]
+
+def get_init_inputs():
+    return [width]
+"""
+
+
+def norm_candidate(body: str, constructor: str = "self.norm = nn.LayerNorm(width)") -> str:
+    head = "import torch\nimport torch.nn as nn\n\nclass ModelNew(nn.Module):\n"
+    init = f"    def __init__(self, width):\n        super().__init__()\n        {constructor}\n\n"
+    lines = "".join(f"        {line}\n" for line in body.split("\n"))
+    return head + init + "    def forward(self, x):\n" + lines
+        head
+        + init
+        + "    def forward(self, x):\n"
+        + "".join(f"        {line}\n" for line in body.split("\n"))
+    )
+
+
+PLAIN = """
+import torch
+import torch.nn as nn
+
+class {name}(nn.Module):
+    def forward(self, x):
+        {body}
+"""
+INPUTS = """
+rows = 9
+width = 40
+
+def get_inputs():
+    return [torch.randn(rows, width)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture(scope="module")
+def judge():
+    with Judge(device="cpu", quick=True) as j:
+        yield j
+
+
+def verdict(judge, reference: str, candidate: str, gates=None):
+    return judge.verify(load_problem(dedent(reference)), load_candidate(dedent(candidate)), gates=gates)
+
+
+def plain(judge, reference: str, candidate: str, gates=None):
+    problem = PLAIN.format(name="Model", body=reference) + INPUTS
+    return verdict(judge, problem, PLAIN.format(name="ModelNew", body=candidate), gates)
+
+
+def test_weights_that_start_as_ones_and_zeros_are_exercised(judge):
+    v = verdict(judge, NORM, norm_candidate("return nn.functional.layer_norm(x, x.shape[-1:])"), ["CMP-01"])
+    assert {f.case for f in v.gate("CMP-01").findings} == {"varied_weights"}
+
+
+def test_a_module_without_any_tensor_cannot_carry_trained_weights(judge):
+    body = "return nn.functional.layer_norm(x, x.shape[-1:])"
+    v = verdict(judge, NORM, norm_candidate(body, "self.width = width"), ["CMP-01"])
+    assert {f.case for f in v.gate("CMP-01").findings} == {"varied_weights"}
+
+
+def test_weights_read_in_the_constructor_are_not_charged(judge):
+    constructor = "self.norm = nn.LayerNorm(width); self.scale = self.norm.weight.detach().clone()"
+    body = "return nn.functional.layer_norm(x, x.shape[-1:], self.scale, self.norm.bias)"
+    v = verdict(judge, NORM, norm_candidate(body, constructor), ["CMP-01"])
+    assert v.gate("CMP-01").status is GateStatus.PASS
+    assert "stale" in v.gate("CMP-01").skipped["varied_weights"]
+
+
+def test_honest_norm_passes_with_other_weights(judge):
+    body = "n = self.norm\nreturn nn.functional.layer_norm(x, x.shape[-1:], n.weight, n.bias, n.eps)"
+    v = verdict(judge, NORM, norm_candidate(body), ["CMP-01", "PRC-02"])
+    assert v.clean and "varied_weights" not in v.gate("CMP-01").skipped
+
+
+def test_one_pass_variance_is_found_on_shifted_inputs(judge):
+    body = (
+        "m = x.mean(-1, keepdim=True)\nv = (x * x).mean(-1, keepdim=True) - m * m\n"
+        "return (x - m) * torch.rsqrt(v + self.norm.eps) * self.norm.weight + self.norm.bias"
+    )
+    v = verdict(judge, NORM, norm_candidate(body), ["PRC-02"])
+    assert {f.mechanism for f in v.gate("PRC-02").findings} == {"one_pass"}
+
+
+def test_renamed_parameters_are_not_missing_gradients(judge):
+    constructor = "self.gain = nn.Parameter(torch.ones(width)); self.shift = nn.Parameter(torch.zeros(width))"
+    body = "return nn.functional.layer_norm(x, x.shape[-1:], self.gain, self.shift)"
+    v = verdict(judge, NORM, norm_candidate(body, constructor), ["CMP-02"])
+    assert v.gate("CMP-02").status is GateStatus.PASS
+
+
+def test_scalars_in_the_output_are_compared(judge):
+    v = plain(judge, "return x * 2, x.shape[-1]", "return x * 2, 40", ["CMP-01", "CMP-03"])
+    assert v.failed == ("CMP-03",)
+
+
+def test_the_order_of_a_dict_means_nothing(judge):
+    reference = 'return {"mean": x.mean(-1), "top": x.amax(-1)}'
+    assert plain(judge, reference, 'return {"top": x.amax(-1), "mean": x.mean(-1)}', ["CMP-01"]).clean
+
+
+def test_an_answer_that_depends_on_the_history_is_found(judge):
+    body = "global CALLS; CALLS = globals().get('CALLS', 0) + 1; return x * 2 if CALLS < 30 else x * 3"
+    v = plain(judge, "return x * 2", body)
+    assert v.status is Status.JUDGED and v.violated
+    assert {f.mechanism for f in v.integrity} == {"call_history"}
+
+
+def test_a_reference_that_never_returns_is_refused(judge):
+    from lethe.verifier.limits import time_limit
+    from lethe.verifier.problem import ProblemError
+
+    with pytest.raises(ProblemError, match="did not finish within"), time_limit(0.05, "the reference"):
+        while True:
+            pass
