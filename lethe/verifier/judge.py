@@ -12,9 +12,11 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from lethe.verifier import catalog, integrity
@@ -53,6 +55,7 @@ class Judge:
         gates: ids to run; None runs all twelve.
         quick: fewer draws and placements per gate.
         budget: limits; by default chosen by the executor.
+        server: a server of suspects that is already starting; the judge closes it.
         counterexamples: folder for ``<candidate>-<digest>/counterexample.py`` files; None writes none.
     """
 
@@ -66,6 +69,7 @@ class Judge:
         quick: bool = False,
         budget: Budget | None = None,
         counterexamples: Path | None = None,
+        server: SuspectServer | None = None,
     ) -> None:
         if profile not in ("derived", "paper"):
             raise ValueError(f"unknown profile {profile!r}; use derived or paper")
@@ -78,7 +82,7 @@ class Judge:
         }
         self._budget = budget
         self._counterexamples = counterexamples
-        self._server = SuspectServer()
+        self._server = server or SuspectServer()
         self._dockets: OrderedDict[tuple[str, str], Docket] = OrderedDict()
         self._caches = tempfile.TemporaryDirectory(prefix="lethe-cache-")
 
@@ -116,6 +120,7 @@ class Judge:
             options=settings.record()
             | {"candidate_path": candidate.path, "reference_path": problem.path, "entry": candidate.entry},
         )
+        Thread(target=self._server.start, args=(executor,), daemon=True).start()
         try:
             docket = self._docket(problem, settings)
         except (ProblemError, ReferenceFailed, SkipCase) as e:
@@ -147,15 +152,7 @@ class Judge:
                 status=Status.NO_CUSTOM_KERNEL,
                 message="the candidate ran, but launched no kernel of its own",
             )
-        results = []
-        for identifier in catalog.IDS:
-            if trial.settings.gates is not None and identifier not in trial.settings.gates:
-                continue
-            why = docket.undecidable
-            if why is not None:
-                results.append(not_applicable(identifier, *why))
-                continue
-            results.append(self._confirmed(identifier, trial))
+        results = self._gates(docket, trial)
         verdict = replace(
             blank,
             status=Status.JUDGED,
@@ -167,6 +164,17 @@ class Judge:
             path = write_counterexample(verdict, trial, self._counterexamples)
             verdict = replace(verdict, counterexample=str(path) if path else None)
         return verdict
+
+    def _gates(self, docket: Docket, trial: Trial) -> list[GateResult]:
+        """All gates in the catalog's order. RES-02 compiles in a process of its own, beside the others."""
+        wanted = [g for g in catalog.IDS if trial.settings.gates is None or g in trial.settings.gates]
+        why = docket.undecidable
+        if why is not None:
+            return [not_applicable(g, *why) for g in wanted]
+        with ThreadPoolExecutor(1) as pool:
+            compiled = pool.submit(self._confirmed, "RES-02", trial.fresh()) if "RES-02" in wanted else None
+            results = [self._confirmed(g, trial) for g in wanted if g != "RES-02"]
+            return results + ([compiled.result()] if compiled is not None else [])
 
     def _confirmed(self, identifier: str, trial: Trial) -> GateResult:
         """Run a gate; a failure must show again in a fresh process (fairness rule 26)."""

@@ -11,6 +11,7 @@ import hashlib
 import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from lethe.verifier.formats import FormatError, read_source
@@ -22,6 +23,7 @@ from lethe.verifier.problem import (
     load_candidate,
     load_problem,
 )
+from lethe.verifier.server import SuspectServer
 from lethe.verifier.settings import Budget
 from lethe.verifier.verdict import RULES_VERSION, Status, Verdict
 
@@ -59,6 +61,15 @@ class Replay:
         return ", ".join(changed)
 
 
+def _start_early(candidate: str | Path, device: str) -> SuspectServer:
+    """A server of suspects that starts in the background, with the executor that the source suggests."""
+    server = SuspectServer()
+    if device == "cpu" or (device == "auto" and not Path("/dev/nvidiactl").exists()):
+        executor = "interpreter" if b"triton" in Path(candidate).read_bytes() else "cpu"
+        Thread(target=server.start, args=(executor,), daemon=True).start()
+    return server
+
+
 def judge_files(
     candidate: str | Path,
     reference: str | Path,
@@ -77,12 +88,15 @@ def judge_files(
     The paths are recorded as they were given. Raises FileNotFoundError for a file that is
     not there, and ValueError for an unknown profile, gate or device.
     """
+    for path in (candidate, reference):
+        if Path(path).is_dir():
+            raise FileNotFoundError(f"{path} is a folder; name a Python file in it")
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"no file {path}")
+    server = _start_early(candidate, device)  # before torch is imported here, which takes as long
     from lethe.verifier.judge import Judge
     from lethe.verifier.settings import choose_executor
 
-    for path in (candidate, reference):
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"no file {path}")
     options = {"candidate_path": str(candidate), "reference_path": str(reference), "entry": entry}
     blank = Verdict(
         problem=Path(reference).stem,
@@ -102,6 +116,7 @@ def judge_files(
     )
     choose_executor(device, "python")
     with Judge(
+        server=server,
         profile=profile,
         device=device,
         seed=seed,

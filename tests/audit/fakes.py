@@ -113,8 +113,12 @@ class StandIn(FakeJudge):
 
     made = 0
 
-    def __init__(self, *, budget: object = None, counterexamples: object = None, **options: Any) -> None:
+    def __init__(
+        self, *, budget: object = None, counterexamples: object = None, server: Any = None, **options: Any
+    ) -> None:
         type(self).made += 1
+        if server is not None:
+            server.close()
         super().__init__(JudgeSettings(**options))
 
 

@@ -38,11 +38,6 @@ def norm_candidate(body: str, constructor: str = "self.norm = nn.LayerNorm(width
     init = f"    def __init__(self, width):\n        super().__init__()\n        {constructor}\n\n"
     lines = "".join(f"        {line}\n" for line in body.split("\n"))
     return head + init + "    def forward(self, x):\n" + lines
-        head
-        + init
-        + "    def forward(self, x):\n"
-        + "".join(f"        {line}\n" for line in body.split("\n"))
-    )
 
 
 PLAIN = """
