@@ -83,7 +83,7 @@ def shrink(
         pass
     if budget.excess(walk.facts):
         walk.leave_last_stage()
-    elapsed, flaw = _measure(problem, walk.sizes, device)
+    elapsed, flaw = _measure(problem, walk.sizes, device, seconds)
     if flaw and walk.path:
         elapsed, flaw = _take_back(problem, walk, budget, elapsed, flaw)
     measurements = 1
@@ -96,7 +96,7 @@ def shrink(
         if len(walk.path) == before:
             break
         slower = elapsed
-        elapsed, new_flaw = _measure(problem, walk.sizes, device)
+        elapsed, new_flaw = _measure(problem, walk.sizes, device, seconds)
         if new_flaw and not flaw:
             del walk.path[before:]
             elapsed = slower
@@ -184,15 +184,24 @@ def _take_back(
                 continue
             if budget.excess(facts):
                 break
-            again, still = _measure(problem, walk.sizes_of(there), budget.device)
+            again, still = _measure(problem, walk.sizes_of(there), budget.device, budget.seconds)
             if not still:
                 walk.path.append((there, facts))
                 return again, ""
     return elapsed, flaw
 
 
-def _measure(problem: Problem, sizes: dict[str, int], device: str) -> tuple[float, str]:
-    """Seconds to draw and run the reference once, and what is wrong with its output (or ``""``)."""
+def _measure(problem: Problem, sizes: dict[str, int], device: str, limit: float) -> tuple[float, str]:
+    """Seconds to draw and run the reference, and what is wrong with its output (or ``""``).
+
+    A run over `limit` is measured again and the shorter one counts: the first on a device pays for its
+    context and for libraries that load on demand, which says nothing of the problem.
+    """
+    first, flaw = _run_once(problem, sizes, device)
+    return (first, flaw) if first <= limit else (min(first, _run_once(problem, sizes, device)[0]), flaw)
+
+
+def _run_once(problem: Problem, sizes: dict[str, int], device: str) -> tuple[float, str]:
     from lethe.verifier.reference import run_reference
     from lethe.verifier.structure import flatten
 

@@ -247,11 +247,18 @@ def test_a_slow_reference_is_shrunk_by_its_measured_time(monkeypatch: pytest.Mon
     def seconds(problem: object, sizes: dict[str, int], device: str) -> tuple[float, str]:
         return sizes.get("width", 4096) / 1000, ""
 
-    monkeypatch.setattr(shrinking, "_measure", seconds)
+    monkeypatch.setattr(shrinking, "_run_once", seconds)
     source = rows("torch.rand(rows, width)").replace("width = 24", "width = 4096")
     found = shrink(load_problem(source), 1.5)
     assert found.fits and found.seconds <= 1.5 and "runs 4.1 s of 1.5" in found.reason
     assert found.sizes["width"] >= 513
+
+
+def test_a_first_run_that_pays_for_the_device_shrinks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([9.0, 0.01])
+    monkeypatch.setattr(shrinking, "_run_once", lambda problem, sizes, device: (next(times), ""))
+    found = shrink(load_problem(rows("torch.rand(rows, width)")), 1.0)
+    assert found.sizes == {} and found.seconds == 0.01
 
 
 def test_a_step_that_makes_the_output_constant_is_taken_back() -> None:

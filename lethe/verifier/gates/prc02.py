@@ -41,14 +41,11 @@ def run(trial: Trial) -> GateResult:
             Reason.NARROW_OPERANDS, f"operands or intermediates are {narrow} already, which PRC-01 charges"
         )
     for kind in KINDS:
-        points = []
-        for length, sizes in lengths:
-            point = _point(trial, sheet, kind, length, sizes)
-            if point is not None:
-                points.append(point)
+        answered = [(p, z) for n, z in lengths if (p := _point(trial, sheet, kind, n, z)) is not None]
+        points = [p for p, _ in answered]
         sweep = precision.carry_sweep(points)
         if kind == "shifted" and points and sweep.kind is None:
-            found = _one_pass(trial, points[-1], lengths[-1][1])
+            found = _one_pass(trial, *answered[-1])
             if found is not None:
                 sheet.add([found])
                 continue
