@@ -21,6 +21,28 @@ if DEVICE == "cpu" and CASE["language"] == "triton":
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+def poisoned(allocate):
+    """Memory that nobody writes shows as NaN instead of whatever was there before."""
+
+    def allocated(*args, **kwargs):
+        t = allocate(*args, **kwargs)
+        if t.is_floating_point() and t.device.type != "meta":
+            with torch.no_grad():
+                t.fill_(float("nan"))
+        return t
+
+    return allocated
+
+
+for holder, name in (
+    (torch, "empty"),
+    (torch, "empty_like"),
+    (torch, "empty_strided"),
+    (torch.Tensor, "new_empty"),
+):
+    setattr(holder, name, poisoned(getattr(holder, name)))
+
+
 def first_config(configs, key=None, **_):
     """Stands in for triton.autotune where no driver is active: launches the first configuration."""
     import triton
