@@ -11,7 +11,7 @@ CONTRACTS: tuple[Contract, ...] = (
     Contract(
         identifier="CMP-01",
         name="input variation",
-        channel=Channel.BAND,
+        channel=Channel.BOTH,
         scope="every operator; every floating input of it, one at a time and together",
         precondition="the reference is finite and deterministic on the draw, and the draw keeps the "
         "structure "

@@ -218,8 +218,14 @@ class Trial:
         if mismatch is not None:
             return [mismatch]
         findings = []
+        exact = self._exact(case, dtype)
         for i, name in enumerate(truth.names):
             c = tolerance.compare(got[i], truth.expected[i], truth.bands[i])
+            if exact and c.checked and c.error > 0:
+                message = f"{name}{list(c.index)} is {c.got:.9g}, expected exactly {c.expected:.9g}"
+                found = replace(value_finding(case, name, c, relax), channel="T", mechanism="inexact_integer")
+                findings.append(replace(found, bound=0.0, message=message))
+                continue
             ratio = c.ratio / relax
             sheet.worst("worst_ratio", ratio)
             if ratio <= 1.0 or self._approximation(case, truth, i, got[i]):
@@ -233,6 +239,16 @@ class Trial:
                 finding = replace(finding, extra={"ratio": ratio, "ratio_with_second_seed": second})
             findings.append(finding)
         return findings
+
+    def _exact(self, case: Case, dtype: str) -> bool:
+        """True where every partial sum is a small integer, so that all orders agree to the bit.
+
+        Convolution is left out: a transform of integers may hold fractions (fairness rule 29).
+        """
+        operator = self.docket.operator
+        if case.kind != "exact_integer" or operator.convolution:
+            return False
+        return tolerance.exact_integer_applies(operator, case.inputs, dtype)
 
     def _approximation(self, case: Case, truth: Truth, i: int, got: Tensor) -> bool:
         """Fairness rule 38: the value is that of GELU's tanh form, a legitimate approximation."""
