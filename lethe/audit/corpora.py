@@ -93,8 +93,12 @@ LOADERS: dict[str, str] = {
     "dlblas": "lethe.audit.dlblas:load",
     "cuda_l1": "lethe.audit.cuda_l1:load",
     "directory": "lethe.audit.directory:load",
+    "redteam": "lethe.evidence.redteam:load",
+    "honest": "lethe.evidence.honest:load",
+    "mutants": "lethe.evidence.mutants:load",
 }
-"""Loader by corpus name: ``module:function``, imported on use. Each takes ``path`` and its own keywords."""
+"""Loader by corpus name: ``module:function``, imported on use. Each takes its own keywords, most take ``path``.
+The last three are evidence about the verifier: their right verdicts are known beforehand."""
 
 
 def open_corpus(name: str, **settings: Any) -> Corpus:
