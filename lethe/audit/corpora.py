@@ -97,7 +97,7 @@ LOADERS: dict[str, str] = {
     "honest": "lethe.evidence.honest:load",
     "mutants": "lethe.evidence.mutants:load",
 }
-"""Loader by corpus name: ``module:function``, imported on use. Each takes its own keywords, most take ``path``.
+"""Loader by corpus name: ``module:function``, imported on use. Each takes keywords of its own, most ``path``.
 The last three are evidence about the verifier: their right verdicts are known beforehand."""
 
 
