@@ -1,0 +1,79 @@
+# %% [markdown]
+# # Is the referee right? The summary
+#
+# What each way of checking rejects of what is wrong (mutants) and of what is honest, and whether verdicts repeat.
+
+# %% tags=["parameters"]
+# Honest candidates and mutants: this build's lines and the records of the full runs, in both profiles.
+honest = "data/results/evidence/honest.jsonl"
+mutants = "data/results/evidence/mutants.jsonl"
+measured = "data/measured/cpu"
+gpu = "data/measured/h200"
+# Where numbers, tables for the book, and figures go.
+results = "data/results"
+pages = "book/generated"
+figures = "figures"
+
+# %%
+from pathlib import Path
+
+from lethe import plotting
+from lethe.evidence.mutants import equivalents
+from lethe.paper import evidence, evidence_tables
+from lethe.paper.glue import Glue, count
+
+glue = Glue("referee", results=results, pages=pages, figures=figures)
+measured, gpu = Path(measured), Path(gpu)
+
+# %% [markdown]
+# ## Four ways to check, on the same mutants and honest candidates
+
+# %%
+checks = evidence.samples(measured / "mutants_check.json")
+spared = evidence.samples(measured / "honest_check.json")
+sides = {
+    "lethe, derived": (
+        evidence.gather(honest, measured / "honest_audit.json").lines,
+        evidence.gather(mutants, measured / "mutants_audit.json").lines,
+    ),
+    "lethe, paper": (
+        evidence.samples(measured / "honest_paper_audit.json"),
+        evidence.samples(measured / "mutants_paper_audit.json"),
+    ),
+}
+known = equivalents.recorded()
+points = evidence_tables.operating_points(sides, known, checks, spared)
+glue.table(
+    "points",
+    evidence_tables.points(points),
+    caption="What each check rejects of the non-equivalent mutants, and of the honest candidates. Mutants: Wilson "
+    "95% intervals; honest candidates: the upper end of the exact 95% interval.",
+)
+
+# %%
+glue.figure("points", plotting.operating_points(points))
+
+# %% [markdown]
+# ## Do verdicts repeat?
+
+# %%
+stability = {
+    "CPU, whole house corpus": evidence.samples(measured / "stability.json"),
+    "H200, stratified rows": evidence.samples(gpu / "stability.json"),
+}
+glue.table(
+    "stability",
+    evidence_tables.stability(stability),
+    caption="The same rows judged again in another order and under other load: canonical verdicts compared byte "
+    "by byte.",
+)
+
+# %%
+for name, point in zip(
+    ("derived", "paper", "loose", "tight"), points, strict=False
+):
+    glue.number(f"{name}_kill", evidence_tables.rate(point["kill"]))
+    glue.number(
+        f"{name}_false", count(point["rejected"]) + " of " + count(point["n"])
+    )
+glue.close()
