@@ -21,9 +21,11 @@ class Budget:
     file_bytes: int = 64 << 20
     processes: int = 64
     reference_seconds: float = 0.25
-    """A reference whose first run takes longer is shrunk."""
+    """A reference whose run, by a count of its work, takes longer is shrunk."""
     reference_bytes: int = 64 << 20
     """A problem whose tensors take more is shrunk."""
+    written_bytes: int = 512 << 20
+    """A candidate that refuses the shrunk sizes is judged at those written, if the tensors take no more."""
     prepare_seconds: float = 120.0
     """A reference that has not run once by then, at any size tried, is refused."""
     reference_cost: int = 1 << 20
@@ -34,12 +36,14 @@ class Budget:
 
 CUDA_BUDGET = Budget(
     wall_seconds=60.0,
-    memory_bytes=16 << 30,
-    reference_seconds=1.0,
-    reference_bytes=4 << 30,
-    case_elements=1 << 26,
+    memory_bytes=4 << 30,
+    reference_seconds=0.25,
+    reference_bytes=128 << 20,
+    written_bytes=2 << 30,
+    case_elements=1 << 24,
 )
-"""On a GPU sizes are cheap; compilation is what takes the wall time."""
+"""On a GPU compilation is what takes the wall time, and memory is what many judges share: the oracle holds
+each of some sixty draws in float64. Every size is still hundreds of tiles."""
 
 
 @dataclass(frozen=True)

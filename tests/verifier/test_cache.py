@@ -8,7 +8,9 @@ from lethe.verifier.cache import TensorCache, nbytes
 
 
 def test_bytes_of_nested_values():
-    assert nbytes([torch.zeros(3), (torch.zeros(2, dtype=torch.float64), 7), {"a": torch.zeros(1)}, None]) == 32
+    assert (
+        nbytes([torch.zeros(3), (torch.zeros(2, dtype=torch.float64), 7), {"a": torch.zeros(1)}, None]) == 32
+    )
 
 
 def test_the_least_recently_used_go_first():
