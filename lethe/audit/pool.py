@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from lethe.audit.corpora import Row
 from lethe.verifier.problem import Candidate, Problem
-from lethe.verifier.settings import CUDA_BUDGET, Budget, choose_executor
+from lethe.verifier.settings import Budget, choose_executor, usual_budget
 from lethe.verifier.verdict import Blame, GateStatus, Status, Verdict
 
 ROW_SECONDS = 1800.0
@@ -89,7 +89,7 @@ def _patient_budget(settings: JudgeSettings) -> Budget | None:
     """The usual budget with more time for the suspect; None leaves the choice to the judge."""
     if settings.patience == 1.0:
         return None
-    usual = CUDA_BUDGET if choose_executor(settings.device, "python") == "cuda" else Budget()
+    usual = usual_budget(choose_executor(settings.device, "python"))
     return replace(
         usual,
         wall_seconds=usual.wall_seconds * settings.patience,

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from lethe.verifier import blame, catalog, fairness, integrity
+from lethe.verifier import blame, catalog, fairness, integrity, semantics
 from lethe.verifier.counterexample import write_counterexamples
 from lethe.verifier.docket import Docket
 from lethe.verifier.gates import GATES
@@ -37,7 +37,7 @@ from lethe.verifier.problem import (
     problem_from_spec,
 )
 from lethe.verifier.server import SuspectServer
-from lethe.verifier.settings import CUDA_BUDGET, Budget, Settings, choose_executor
+from lethe.verifier.settings import Budget, Settings, choose_executor, usual_budget
 from lethe.verifier.sheet import CandidateStopped, NotApplicable, SkipCase, not_applicable
 from lethe.verifier.textfile import writable_folder
 from lethe.verifier.trial import Trial
@@ -127,7 +127,8 @@ class Judge:
         """
         start = time.perf_counter()
         executor = choose_executor(self._device, candidate.language)
-        budget = self._budget or (CUDA_BUDGET if executor == "cuda" else Budget())
+        compiles = semantics.compiles_at_run_time(candidate.source)
+        budget = self._budget or usual_budget(executor, compiles)
         settings = Settings(executor=executor, budget=budget, **self._options)
         if gates is not None:
             settings = replace(settings, gates=_known(gates))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 EXECUTORS = ("cpu", "interpreter", "cuda")
@@ -44,6 +44,21 @@ CUDA_BUDGET = Budget(
 )
 """On a GPU compilation is what takes the wall time, and memory is what many judges share: the oracle holds
 each of some sixty draws in float64. Every size is still hundreds of tiles."""
+
+
+COMPILER_SECONDS = 120.0
+"""Per request to a candidate that calls ``torch.compile``: one request may compile a forward and a backward
+program. Each took 6 to 19 s with Inductor's C++ on a free core, 33 s on one shared by seven processes."""
+
+
+def usual_budget(executor: str, compiles: bool = False) -> Budget:
+    """The limits for an executor; `compiles`: the candidate compiles itself whenever sizes are new."""
+    budget = CUDA_BUDGET if executor == "cuda" else Budget()
+    if not compiles:
+        return budget
+    seconds = max(budget.wall_seconds, COMPILER_SECONDS)
+    cpu = round(budget.cpu_seconds * seconds / budget.wall_seconds)
+    return replace(budget, wall_seconds=seconds, cpu_seconds=cpu)
 
 
 @dataclass(frozen=True)

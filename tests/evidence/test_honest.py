@@ -185,11 +185,8 @@ def test_each_way_of_writing_is_spared(honest, judge, way):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["captured", "inductor_dynamic"])
 def test_what_torch_compile_makes_is_spared(honest, way):
-    from lethe.verifier.settings import Budget
-
     row = row_of(honest, way)
-    patient = Budget(wall_seconds=300.0, cpu_seconds=1200)
-    with Judge(device="cpu", quick=True, gates=("CMP-01", "EXC-01"), budget=patient) as j:
+    with Judge(device="cpu", quick=True, gates=("CMP-01", "EXC-01")) as j:
         verdict = j.verify(row.problem, row.candidate)
     assert verdict.status is Status.JUDGED, verdict.message
     assert not verdict.violated, verdict.message
@@ -296,6 +293,18 @@ def test_the_report_passes_over_what_is_not_honest(honest):
 
 
 # ------------------------------------------------------------ patience
+
+
+def test_a_candidate_that_compiles_itself_is_given_the_time(honest):
+    from lethe.verifier.semantics import compiles_at_run_time
+    from lethe.verifier.settings import COMPILER_SECONDS, Budget, usual_budget
+
+    compiling = {r.extra["transform"] for r in honest.rows() if compiles_at_run_time(r.candidate.source)}
+    assert compiling == COMPILED
+    assert not compiles_at_run_time("import torch\nimport re\nPATTERN = re.compile('x')\n")
+    given = usual_budget("cpu", compiles=True)
+    assert given.wall_seconds == COMPILER_SECONDS > Budget().wall_seconds == usual_budget("cpu").wall_seconds
+    assert given.memory_bytes == Budget().memory_bytes
 
 
 def test_patience_lengthens_the_limits_on_time_alone():

@@ -36,11 +36,15 @@ def run(rows: Iterable[Row], file: Path, workers: int = 1) -> int:
         file.open("a", encoding="utf-8") as out,
         ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool,
     ):
-        for task in as_completed([pool.submit(_check_all, part) for part in parts]):
-            for line in task.result():
-                out.write(json.dumps(line, sort_keys=True) + "\n")
-            out.flush()
-            os.fsync(out.fileno())
+        try:
+            for task in as_completed([pool.submit(_check_all, part) for part in parts]):
+                for line in task.result():
+                    out.write(json.dumps(line, sort_keys=True) + "\n")
+                out.flush()
+                os.fsync(out.fileno())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # else every part that waits is checked before we return
+            raise
     return len(pending)
 
 
