@@ -64,7 +64,13 @@ gpu_counts
 # %%
 for name in ("attacks", "cheats", "caught", "rejected", "twins", "clean"):
     glue.number(name, count(counts[name]))
-    glue.number(f"gpu_{name}", count(gpu_counts[name]) if gpu_counts else "–")
+for name, key in {
+    "gpu_cheats": "cheats",
+    "gpu_caught": "caught",
+    "gpu_twins": "twins",
+    "gpu_clean": "clean",
+}.items():
+    glue.number(name, count(gpu_counts[key]) if gpu_counts else "–")
 glue.number("named", count(len(NAMED)))
 glue.number("here", count(found.here))
 glue.number("agreement", found.agreement)

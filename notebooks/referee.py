@@ -18,7 +18,7 @@ figures = "figures"
 from pathlib import Path
 
 from lethe import plotting
-from lethe.evidence.mutants import equivalents
+from lethe.evidence.mutants import record
 from lethe.paper import evidence, evidence_tables
 from lethe.paper.glue import Glue, count
 
@@ -41,7 +41,7 @@ sides = {
         evidence.samples(measured / "mutants_paper_audit.json"),
     ),
 }
-known = equivalents.recorded()
+known = record.recorded()
 points = evidence_tables.operating_points(sides, known, checks, spared)
 glue.table(
     "points",

@@ -24,7 +24,7 @@ CONTRACTS: tuple[Contract, ...] = (
         "where every partial sum is an exact small integer",
         oracle=_ORACLE64,
         measurement="random draws, and zeros, one-hot, large, small, mixed magnitude, constant, sorted, "
-        "{0,1} integer and sparse draws",
+        "{0,1} integer, sparse, deep (far below zero) and spike (one dominating element a row) draws",
         violation="an element outside its band, or another structure, shape or dtype",
         crosswalk="no single class; the value part of each compute class",
     ),

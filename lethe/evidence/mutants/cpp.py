@@ -96,7 +96,7 @@ def forgotten_tail(c: CppText) -> Iterator[Edit]:
 
 @operator("cpp_block_bound", "cpp", "a blocked loop runs into the tail")
 def block_bound(c: CppText) -> Iterator[Edit]:
-    yield from c.sub("cpp_block_bound", r"for \([^;]*; (\w+) \+ (\w+) <= \w+;", r"\1 + \2 - 1", 0)
+    yield from c.sub("cpp_block_bound", r"for \([^;]*; (\w+ \+ \w+) <= \w+;", r"\1 - 1", 1)
 
 
 @operator("cpp_stale_accumulator", "cpp", "an accumulator is not reset")

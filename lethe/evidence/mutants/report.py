@@ -98,6 +98,8 @@ def rates(df: pd.DataFrame) -> dict[str, Rate]:
     }
     for column in [c for c in df.columns if c.startswith("accepted_")]:
         ran, quiet = rest[rest[column].notna()], silent[silent[column].notna()]
+        if ran.empty:
+            continue
         tolerance = column.removeprefix("accepted_")
         found[f"allclose {tolerance}, equivalents left out"] = _rate(~ran[column].astype(bool))
         found[f"allclose {tolerance}, silent mutants only"] = _rate(~quiet[column].astype(bool))

@@ -23,6 +23,8 @@ class Wrapper:
             n for n in ast.walk(text.tree) if isinstance(n, ast.FunctionDef) and n.name == "forward"
         )
         self.sizes = _sizes(self.forward, shapes)
+        self.any_grid = "tl.num_programs" in text.source
+        """Whether programs stride over the grid, so that any number of them does all the work."""
 
     def walk(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
         found = [n for s in self.forward.body for n in ast.walk(s) if isinstance(n, kinds)]
@@ -206,7 +208,7 @@ def short_block(w: Wrapper) -> Iterator[Edit]:
 @operator("grid_floor", "wrapper", "the grid counts whole tiles only")
 def grid_floor(w: Wrapper) -> Iterator[Edit]:
     for call in w.calls():
-        if callee(call) == "triton.cdiv":
+        if callee(call) == "triton.cdiv" and not w.any_grid:
             a, b = (w.text.operand(x) for x in call.args)
             yield w.text.replace("grid_floor", call, f"max(1, {a} // {b})")
 
@@ -215,7 +217,7 @@ def grid_floor(w: Wrapper) -> Iterator[Edit]:
 def grid_short(w: Wrapper) -> Iterator[Edit]:
     for launch in w.launches():
         grid = launch.func.slice if isinstance(launch.func, ast.Subscript) else None
-        if isinstance(grid, ast.Tuple):
+        if isinstance(grid, ast.Tuple) and not w.any_grid:
             for extent in grid.elts:
                 if not isinstance(extent, ast.Constant):
                     text = f"max(1, {w.text.operand(extent)} - 1)"
