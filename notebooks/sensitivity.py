@@ -25,9 +25,7 @@ from lethe.paper.tables import interval, rate
 
 glue = Glue("sensitivity", results=results, pages=pages, figures=figures)
 found = evidence.gather(lines, recorded)
-df = report.frame(
-    found.lines, record.recorded(), evidence.samples(check)
-)
+df = report.frame(found.lines, record.recorded(), evidence.samples(check))
 rates = report.rates(df)
 print(found.origin)
 for name, share in rates.items():

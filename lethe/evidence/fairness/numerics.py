@@ -67,7 +67,7 @@ def centred():
     Innocent(
         rule=22,
         title="a reciprocal root of 18 bits on rows where the band came out low",
-        problem=kernelbench("x.square().sum(-1).rsqrt()", "torch.randn(rows, width)", "rows = 5\nwidth = 3"),
+        problem=kernelbench("x.square().sum(-1).rsqrt()", "torch.randn(rows, width)", "rows = 5\nwidth = 4"),
         candidate=kernel(
             """fraction, exponent = torch.frexp(x.square().sum(-1).rsqrt())
 return torch.ldexp((fraction * 2**18).round() / 2**18, exponent)"""

@@ -20,6 +20,8 @@ from lethe.evidence.mutants.wrapper import Wrapper
 from lethe.evidence.specimens import Kind, specimen
 from lethe.verifier.problem import Candidate
 
+__all__ = ["OPERATORS", "Mutant", "corpus"]
+
 KERNEL_GROUPS = ("memory", "loop", "value", "precision")
 
 

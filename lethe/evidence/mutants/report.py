@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lethe.audit.lines import Line
 from lethe.audit.statistics import wilson
-from lethe.evidence.mutants.catalog import OPERATORS
+from lethe.evidence.mutants.generate import OPERATORS  # with every operator registered
 from lethe.evidence.specimens import INTEGRITY, is_rejected, rejected_by
 from lethe.verifier import catalog
 from lethe.verifier.verdict import CANDIDATE_FAULTS, Status
