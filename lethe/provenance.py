@@ -354,7 +354,10 @@ def measured_files(folder: Path = ROOT / "data" / "measured") -> list[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old content or the new, never a part."""
+    """Write a text file so that a reader sees the old content or the new, never a part.
+
+    Not the verifier's own: whatever imports from the verifier is stale when any file of it changes.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

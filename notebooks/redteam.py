@@ -64,13 +64,7 @@ gpu_counts
 # %%
 for name in ("attacks", "cheats", "caught", "rejected", "twins", "clean"):
     glue.number(name, count(counts[name]))
-for name, key in {
-    "gpu_cheats": "cheats",
-    "gpu_caught": "caught",
-    "gpu_twins": "twins",
-    "gpu_clean": "clean",
-}.items():
-    glue.number(name, count(gpu_counts[key]) if gpu_counts else "–")
+glue.number("gpu", evidence_tables.caught(gpu_counts))
 glue.number("named", count(len(NAMED)))
 glue.number("here", count(found.here))
 glue.number("agreement", found.agreement)

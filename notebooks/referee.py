@@ -20,13 +20,14 @@ from pathlib import Path
 from lethe import plotting
 from lethe.evidence.mutants import record
 from lethe.paper import evidence, evidence_tables
-from lethe.paper.glue import Glue, count
+from lethe.paper.glue import Glue
 
 glue = Glue("referee", results=results, pages=pages, figures=figures)
 measured, gpu = Path(measured), Path(gpu)
 
 # %% [markdown]
-# ## Four ways to check, on the same mutants and honest candidates
+# ## Ways to check, on the same mutants and honest candidates
+# A check of which neither this build nor a record holds rows is left out.
 
 # %%
 checks = evidence.samples(measured / "mutants_check.json")
@@ -69,11 +70,4 @@ glue.table(
 )
 
 # %%
-for name, point in zip(
-    ("derived", "paper", "loose", "tight"), points, strict=False
-):
-    glue.number(f"{name}_kill", evidence_tables.rate(point["kill"]))
-    glue.number(
-        f"{name}_false", count(point["rejected"]) + " of " + count(point["n"])
-    )
 glue.close()

@@ -57,12 +57,8 @@ glue.table(
 )
 
 # %%
-glue.number("cpu_n", count(cpu.rate.n))
-glue.number("cpu_rejected", count(cpu.rate.rejected))
-glue.number("cpu_upper", evidence_tables.small_rate(cpu.rate.upper))
-glue.number("gpu_n", count(on_gpu.rate.n))
-glue.number("gpu_rejected", count(on_gpu.rate.rejected))
-glue.number("gpu_upper", evidence_tables.small_rate(on_gpu.rate.upper))
+glue.number("cpu", evidence_tables.spared(cpu.rate))
+glue.number("gpu", evidence_tables.spared(on_gpu.rate))
 glue.number("here", count(found.here))
 glue.number("agreement", found.agreement)
 glue.number("origin", found.origin)

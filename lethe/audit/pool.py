@@ -170,7 +170,6 @@ class _Worker:
     pipe: Connection
     row: Row | None = None
     attempt: int = 0
-    alone: bool = False
     since: float = field(default_factory=time.monotonic)
 
 
@@ -191,12 +190,12 @@ class _Pool:
 
     def _beside_each_other(self, pending: deque[tuple[Row, int]], alone: bool = False) -> Iterator[Result]:
         while pending or any(w.row for w in self.workers):
-            self._feed(pending, alone)
+            self._feed(pending)
             busy = {w.pipe: w for w in self.workers if w.row is not None}
             limit = min(w.since + ROW_SECONDS for w in busy.values()) - time.monotonic()
             for pipe in wait(list(busy), timeout=max(0.0, limit)):
                 worker = busy[pipe]  # type: ignore[index]
-                result = self._answer(worker, pending)
+                result = self._answer(worker, pending, alone)
                 if result is not None:
                     yield result
             for worker in list(self.workers):
@@ -206,17 +205,16 @@ class _Pool:
                     message = f"the row held its worker for more than {ROW_SECONDS:g} s"
                     yield Result(row, harness_failed(row, message), ROW_SECONDS)
 
-    def _feed(self, pending: deque[tuple[Row, int]], alone: bool) -> None:
+    def _feed(self, pending: deque[tuple[Row, int]]) -> None:
         idle = [w for w in self.workers if w.row is None]
         while pending and (idle or len(self.workers) < self.size):
             worker = idle.pop() if idle else self._start()
             row, attempt = pending.popleft()
             worker.row, worker.attempt, worker.since = row, attempt, time.monotonic()
-            worker.alone = alone
             with contextlib.suppress(OSError):  # a worker that died meanwhile is found by its closed pipe
                 worker.pipe.send(row)
 
-    def _answer(self, worker: _Worker, pending: deque[tuple[Row, int]]) -> Result | None:
+    def _answer(self, worker: _Worker, pending: deque[tuple[Row, int]], alone: bool) -> Result | None:
         row = worker.row
         assert row is not None
         try:
@@ -232,7 +230,7 @@ class _Pool:
             raise ValueError(answer)
         worker.row = None
         verdict, wall = answer
-        if self.size > 1 and not worker.alone and short_of_memory(verdict):
+        if self.size > 1 and not alone and short_of_memory(verdict):
             self.short.append(row)
             return None
         return Result(row, verdict, wall)

@@ -18,6 +18,7 @@ from lethe.audit.corpora import Corpus, CorpusError, Row, in_shard, stratified
 from lethe.audit.lines import Line, Log, LogError
 from lethe.audit.pool import JudgeSettings, judged
 from lethe.audit.progress import Progress, quiet
+from lethe.verifier.textfile import write_atomically
 from lethe.verifier.verdict import CANDIDATE_FAULTS, Status, Verdict
 
 ORDERS = ("corpus", "stratified", "reversed", "shuffled")
@@ -170,10 +171,5 @@ def merge(shards: Iterable[str | Path]) -> list[Line]:
 
 def write(path: str | Path, merged: Sequence[Line]) -> None:
     """Write merged lines to a file, whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        for line in merged:
-            file.write(json.dumps(line, sort_keys=True, allow_nan=False) + "\n")
-    part.replace(path)
+    text = "".join(json.dumps(line, sort_keys=True, allow_nan=False) + "\n" for line in merged)
+    write_atomically(Path(path), text)

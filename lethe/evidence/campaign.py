@@ -99,7 +99,7 @@ def _audit(plan: Plan, corpus: str, profile: str = "derived", sample: int | None
 
 
 def _check(plan: Plan, corpus: str) -> None:
-    from lethe.evidence.mutants import common_check
+    from lethe.evidence import common_check
 
     rows = plan.selection(plan.limit).of(open_corpus(corpus))
     common_check.run(rows, plan.file(f"{corpus}_check"), plan.workers)
@@ -172,7 +172,7 @@ def _samples(out: Path) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _checks(file: Path) -> list[dict[str, Any]]:
-    from lethe.evidence.mutants import common_check
+    from lethe.evidence import common_check
 
     kept = ("id", "sha256", "accepted", "status")
     return [{k: c[k] for k in kept} for c in common_check.read(file)]

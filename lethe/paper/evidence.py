@@ -13,7 +13,7 @@ from typing import Any
 from lethe import provenance
 from lethe.audit import lines
 from lethe.audit.run import merge
-from lethe.provenance import Measurement, ProvenanceError
+from lethe.provenance import Measurement
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,3 @@ def outcome(line: lines.Line) -> tuple[str, tuple[str, ...]]:
     """How a verdict ended: its status and the gates that failed."""
     verdict = line["verdict"]
     return verdict["status"], tuple(g["gate"] for g in verdict["gates"] if g["status"] == "fail")
-
-
-__all__ = ["Evidence", "ProvenanceError", "gather", "load", "origin", "outcome", "samples"]

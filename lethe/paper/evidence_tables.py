@@ -32,6 +32,41 @@ def attacks(table: pd.DataFrame) -> pd.DataFrame:
     return shown.rename(columns={"status": "refused before any gate"})
 
 
+NOT_RECORDED = "not recorded yet"
+
+
+def caught(counts: Mapping[str, int] | None) -> str:
+    """What became of the red team, as a clause; `counts` as `matrix.counts` gives them."""
+    if not counts:
+        return NOT_RECORDED
+    return (
+        f"{counts['caught']:,} of {counts['cheats']:,} cheats rejected by their gate, "
+        f"{counts['clean']:,} of {counts['twins']:,} twins clean"
+    )
+
+
+def spared(found: Any) -> str:
+    """A false-rejection rate, as a clause."""
+    if not found.n:
+        return NOT_RECORDED
+    return f"{found.rejected:,} of {found.n:,} rejected, a rate of at most {small_rate(found.upper)}"
+
+
+def usual_check(loose: Rate | None, tight: Rate | None) -> str:
+    """What the usual check rejects of the mutants, as a clause."""
+    if loose is None or tight is None:
+        return NOT_RECORDED
+    return f"{rate(loose.rate)} at its usual tolerance, {rate(tight.rate)} at a hundredth of it"
+
+
+def equivalence(df: pd.DataFrame) -> str:
+    """How many mutants are equivalent, of those that were examined, as a clause."""
+    examined = [e for e in df["equivalent"] if e is not None]
+    if not examined:
+        return f"none of the {len(df):,} mutants has been examined yet"
+    return f"{sum(examined):,} of {len(examined):,} examined mutants are equivalent"
+
+
 def specificity(cpu: Specificity, gpu: Specificity) -> pd.DataFrame:
     """Counts and bounds by transform on both devices."""
     sides = {"CPU": cpu.by("transform"), "H200": gpu.by("transform")}
@@ -197,9 +232,9 @@ def operating_points(
         equivalents: `mutants.equivalents.recorded`.
         checks, spared: the usual check on the mutants and on the honest candidates.
     """
+    from lethe.evidence.common_check import TOLERANCES
     from lethe.evidence.honest import report as specificity
     from lethe.evidence.mutants import report as sensitivity
-    from lethe.evidence.mutants.common_check import TOLERANCES
     from lethe.evidence.mutants.report import Rate
 
     points = []

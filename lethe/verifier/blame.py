@@ -46,14 +46,28 @@ def false_rejection(rejected: int, honest: int) -> tuple[float, float]:
     1934)."""
     if honest <= 0:
         return 0.0, 1.0
-    low, high = rejected / honest, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        tail = sum(
-            math.comb(honest, i) * middle**i * (1 - middle) ** (honest - i) for i in range(rejected + 1)
-        )
-        low, high = (middle, high) if tail > 1 - CONFIDENCE else (low, middle)
-    return rejected / honest, high
+    return rejected / honest, binomial_upper(rejected, honest, 1 - CONFIDENCE)
+
+
+def binomial_upper(successes: int, trials: int, tail: float) -> float:
+    """The largest p at which `successes` or fewer of `trials` still have probability `tail`, by bisection."""
+    if successes >= trials:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(80):
+        p = (low + high) / 2
+        low, high = (p, high) if _at_most(successes, trials, p) > tail else (low, p)
+    return high
+
+
+def _at_most(successes: int, trials: int, p: float) -> float:
+    """Binomial distribution function for 0 < p < 1, from logarithms so that large counts do not overflow."""
+    log_p, log_q = math.log(p), math.log1p(-p)
+    whole = math.lgamma(trials + 1)
+    return math.fsum(
+        math.exp(whole - math.lgamma(i + 1) - math.lgamma(trials - i + 1) + i * log_p + (trials - i) * log_q)
+        for i in range(successes + 1)
+    )
 
 
 def same_rules(version: str) -> bool:

@@ -96,8 +96,9 @@ def put(t, entries):
 
 
 def checksum(t):
-    raw = t.detach().cpu().contiguous().reshape(-1)
-    return zlib.crc32(bytes(raw.view(torch.uint8).numpy())) if raw.numel() else 0
+    from embedded.structure import bytes_of
+
+    return zlib.crc32(bytes_of(t).numpy().tobytes())
 
 
 def map_tensors(value, f):
@@ -288,11 +289,6 @@ def same_bytes(a, b):
 
 def kind_of(v):
     return "nan" if v != v else "inf" if v == inf else "-inf" if v == -inf else "finite"
-
-
-def raw(t):
-    """The bytes of each element."""
-    return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).reshape(max(1, t.numel()), -1)
 
 
 def digest(tensors):

@@ -23,7 +23,6 @@ from lethe.verifier.counterexample_body import (  # @JOINED@
     digest,
     kind_of,
     map_tensors,
-    raw,
     real,
     same_bytes,
 )
@@ -242,13 +241,15 @@ def check_stale(run):
 
 def check_decoy(run):
     """Kernels store marks instead of what they computed; what comes out as before was never theirs."""
+    from embedded.structure import bytes_of
+
     if EXECUTOR != "interpreter":
         raise CannotRun("only interpreted kernels can be made to store marks")
     plain = run.call()
     marked = run.call(taint=True)
     shares = [
         (a != b).any(1).double().mean().item() if a.shape == b.shape else 1.0
-        for a, b in zip(map(raw, plain.tensors), map(raw, marked.tensors), strict=True)
+        for a, b in zip(map(bytes_of, plain.tensors), map(bytes_of, marked.tensors), strict=True)
     ]
     few = bool(plain.launches) and max(shares) < CASE["bound"]
     return answer(

@@ -19,7 +19,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from lethe.verifier import channel, reference, trial
-from lethe.verifier.structure import flatten
+from lethe.verifier.structure import bytes_of, flatten
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +82,7 @@ class Inputs:
                 self.elements += t.numel()
                 return self._put(i, f"drawn({self._seed}, {i}, {checksum(own)})", entries)
         self.elements += t.numel()
-        packed = base64.b85encode(zlib.compress(_bytes(t), 9)).decode()
+        packed = base64.b85encode(zlib.compress(bytes_of(t).numpy().tobytes(), 9)).decode()
         return [f"x{i} = packed(", *(f'    "{p}"' for p in _lines(packed)), f"    , {shape}, {dtype!r})"]
 
     def _put(self, i: int, made: str, entries: dict[tuple[int, ...], Any]) -> list[str]:
@@ -107,8 +107,7 @@ def _differences(t: Tensor, base: Any) -> dict[tuple[int, ...], Any] | None:
     import torch
 
     other = torch.full_like(t, base) if not isinstance(base, torch.Tensor) else base
-    a, b = (x.reshape(-1).view(torch.uint8).reshape(x.numel(), -1) for x in (t, other))
-    at = (a != b).any(1).reshape(t.shape).nonzero()
+    at = (bytes_of(t) != bytes_of(other)).any(1).reshape(t.shape).nonzero()
     if len(at) > MOST_ENTRIES:
         return None
     return {tuple(p): t[tuple(p)].item() for p in at.tolist()}
@@ -118,16 +117,9 @@ def _index(at: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, at))})" if len(at) != 1 else str(at[0])
 
 
-def _bytes(t: Tensor) -> bytes:
-    import torch
-
-    flat = t.detach().cpu().contiguous().reshape(-1)
-    return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
-
-
 def checksum(t: Tensor) -> int:
     """CRC-32 of a tensor's bytes, as the script computes it."""
-    return zlib.crc32(_bytes(t))
+    return zlib.crc32(bytes_of(t).numpy().tobytes())
 
 
 def _lines(text: str) -> list[str]:

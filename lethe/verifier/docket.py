@@ -17,7 +17,7 @@ from lethe.verifier.limits import time_limit
 from lethe.verifier.problem import Instance, Problem, ProblemError, instantiate, sizes_as_written
 from lethe.verifier.settings import Settings
 from lethe.verifier.sheet import SkipCase
-from lethe.verifier.structure import Skeleton, flatten, map_tensors, paths
+from lethe.verifier.structure import Skeleton, bytes_of, flatten, map_tensors, paths
 from lethe.verifier.verdict import Reason
 
 if TYPE_CHECKING:
@@ -308,13 +308,7 @@ def same_bytes(a: Tensor, b: Tensor) -> bool:
         return False
     if a.numel() == 0:
         return True
-    return torch.equal(*(_bytes(fairness.ignore_nan_payload(t)) for t in (a, b)))
-
-
-def _bytes(t: Tensor) -> Tensor:
-    import torch
-
-    return t.detach().cpu().contiguous().as_strided((t.numel(),), (1,)).view(torch.uint8)
+    return torch.equal(*(bytes_of(fairness.ignore_nan_payload(t)) for t in (a, b)))
 
 
 def _key(sizes: Sizes) -> tuple[tuple[str, int], ...]:

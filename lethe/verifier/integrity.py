@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
 from lethe.verifier.docket import same_bytes
 from lethe.verifier.poison import READ
 from lethe.verifier.sheet import CandidateStopped, Sheet
-from lethe.verifier.structure import flatten
+from lethe.verifier.structure import bytes_of, flatten
 from lethe.verifier.verdict import Finding, GateResult, GateStatus
 
 if TYPE_CHECKING:
@@ -102,11 +100,7 @@ def _differing(a: Tensor, b: Tensor) -> float | None:
     """Share of the elements whose bytes differ; None where it cannot be told."""
     if a.shape != b.shape or a.dtype != b.dtype or not a.numel():
         return None
-    width = a.element_size()
-    x, y = (
-        t.contiguous().as_strided((t.numel(),), (1,)).view(torch.uint8).reshape(-1, width) for t in (a, b)
-    )
-    return float((x != y).any(1).double().mean())
+    return float((bytes_of(a) != bytes_of(b)).any(1).double().mean())
 
 
 def _repeats(gates: list[GateResult]) -> bool:

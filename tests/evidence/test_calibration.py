@@ -70,6 +70,7 @@ class TestDial:
             expected = instance.module(*inputs)
         got = measure._output(operator.candidate(), operator, inputs)
         assert got.shape == expected.shape and got.dtype == expected.dtype
+        # a slip in the formula, not rounding: the gates' own bands judge the same kernel in the rows below
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
         assert operator.name == "exp" or not torch.equal(got, expected)
 

@@ -10,8 +10,8 @@ import pytest
 
 from lethe.audit.corpora import CorpusError, Row
 from lethe.audit.lines import make
-from lethe.evidence import mutants
-from lethe.evidence.mutants import bases, common_check, equivalents, generate, record, report, samples
+from lethe.evidence import common_check, mutants
+from lethe.evidence.mutants import bases, equivalents, generate, record, report, samples
 from lethe.evidence.mutants.catalog import OPERATORS
 from lethe.evidence.mutants.cpp import CppText
 from lethe.verifier.judge import Judge

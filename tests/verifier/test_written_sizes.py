@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-import pytest
-
 from lethe.verifier.judge import Judge
 from lethe.verifier.problem import Candidate, load_candidate, load_problem
 from lethe.verifier.settings import Budget
@@ -54,7 +52,7 @@ def test_a_candidate_for_one_size_is_charged_by_the_shape_gate_alone():
     verdict = judged("assert x.shape == (64, 2048 * 2)\nreturn 2 * torch.sigmoid(2 * x) - 1")
     assert verdict.status is Status.JUDGED
     assert verdict.sizes == {}
-    assert verdict.failed == ("CMP-03",) or list(verdict.failed) == ["CMP-03"]
+    assert verdict.failed == ("CMP-03",)
     assert verdict.gate("CMP-01").status is GateStatus.PASS
     assert {f.mechanism for f in verdict.gate("CMP-03").findings} == {"rejects"}
 
@@ -64,8 +62,7 @@ def test_one_that_runs_nowhere_is_its_own_fault():
     assert verdict.status is Status.RUN_FAILED and "never" in verdict.message
 
 
-@pytest.mark.parametrize("body", ["assert x.shape[1] == 2048 * 2\nreturn torch.tanh(x)"])
-def test_one_whose_only_size_is_too_large_is_not_audited(body):
-    verdict = judged(body, written_bytes=BYTES)
+def test_one_whose_only_size_is_too_large_is_not_audited():
+    verdict = judged("assert x.shape[1] == 2048 * 2\nreturn torch.tanh(x)", written_bytes=BYTES)
     assert verdict.status is Status.NOT_AUDITABLE
     assert "as written needs" in verdict.message and not verdict.violated

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from lethe.evidence import parallel
 from lethe.evidence.calibration import carry, measure
 from lethe.evidence.calibration.measure import Bench
 from lethe.evidence.calibration.operators import BY_NAME, CARRY, OPERATORS, Operator
@@ -177,11 +176,10 @@ def _spread(wanted: Sequence[Plan], device: str, quick: bool, workers: int) -> I
     groups: dict[tuple[str, str], list[Plan]] = {}
     for p in wanted:
         groups.setdefault((p.operator, p.profile), []).append(p)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        tasks = [pool.submit(_group, group, device, quick) for group in groups.values()]
-        for done in as_completed(tasks):
-            yield from done.result()
+    work = partial(_listed, device=device, quick=quick)
+    for measured in parallel.results(work, groups.values(), workers):
+        yield from measured
 
 
-def _group(wanted: list[Plan], device: str, quick: bool) -> list[Row]:
+def _listed(wanted: Sequence[Plan], device: str, quick: bool) -> list[Row]:
     return list(rows(wanted, device, quick=quick))

@@ -22,6 +22,7 @@ from lethe.evidence.honest.traits import Traits
 from lethe.evidence.honest.transform import Transform
 from lethe.evidence.specimens import Kind, specimen
 from lethe.verifier.problem import Candidate, Problem
+from lethe.verifier.textfile import write_atomically
 
 NAME = "honest"
 SCHEMA = "lethe.honest/1"
@@ -110,10 +111,7 @@ def write_table(measured: Mapping[str, tuple[str, Traits]], torch_version: str, 
     """Write the table, whole or not at all."""
     entries = {n: {"sha256": sha, "traits": t.to_dict()} for n, (sha, t) in sorted(measured.items())}
     table = {"schema": SCHEMA, "torch": torch_version, "problems": entries}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(file.name + ".part")
-    part.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    part.replace(file)
+    write_atomically(file, json.dumps(table, indent=1) + "\n")
 
 
 def _rewritten(problem: Problem, traits: Traits, family: str, chosen: Iterable[Transform]) -> Iterator[Row]:

@@ -52,25 +52,17 @@ PART = """
         return super().forward(*given)
 """
 
-HALVES = f'''
+CUT = '''
 class ModelNew(Model):
-    """Two halves of the batch, one after the other."""
-{PART}
+    """The batch cut after one part in %(parts)d, one piece after the other."""
+%(part)s
     def forward(self, *inputs):
         n = inputs[FIRST].shape[0]
-        cuts = [0, n // 2, n]
+        cuts = [0, n // %(parts)d, n]
         return _joined([self._part(inputs, a, b) for a, b in zip(cuts, cuts[1:]) if a < b])
 '''
-
-THIRDS = f'''
-class ModelNew(Model):
-    """A third of the batch, then the other two thirds."""
-{PART}
-    def forward(self, *inputs):
-        n = inputs[FIRST].shape[0]
-        cuts = [0, n // 3, n]
-        return _joined([self._part(inputs, a, b) for a, b in zip(cuts, cuts[1:]) if a < b])
-'''
+HALVES = CUT % {"parts": 2, "part": PART}
+THIRDS = CUT % {"parts": 3, "part": PART}
 
 SINGLES = f'''
 class ModelNew(Model):

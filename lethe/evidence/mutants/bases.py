@@ -13,7 +13,6 @@ kernel with that flag removed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,7 +144,3 @@ def _shapes(row: Row) -> list[list[int] | None]:
 
     drawn = instantiate(row.problem).draw(0)
     return [list(t.shape) if hasattr(t, "shape") else None for t in drawn]
-
-
-def digest(source: str) -> str:
-    return hashlib.sha256(source.encode()).hexdigest()

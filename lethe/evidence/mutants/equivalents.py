@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lethe.evidence.mutants.bases import digest
 from lethe.evidence.mutants.samples import SEED, Sample, samples
 from lethe.verifier.problem import Candidate, Problem
 
@@ -176,7 +175,7 @@ class Comparison:
     def examine(self, mutant: Candidate) -> Outcome:
         """Compare `mutant` with the base on every sample, up to the first that tells them apart."""
         rounded, count = False, 0
-        with Side(self._server, self._problem, mutant, self._cache / digest(mutant.source)[:16]) as side:
+        with Side(self._server, self._problem, mutant, self._cache / mutant.sha256[:16]) as side:
             for sample, base, upstream in self._pairs():
                 count += 1
                 answer = side.answer(sample, upstream)

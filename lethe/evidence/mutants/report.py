@@ -52,7 +52,7 @@ def frame(
     """
     import pandas as pd
 
-    from lethe.evidence.mutants.common_check import TOLERANCES
+    from lethe.evidence.common_check import TOLERANCES
 
     by_id = {c["id"]: c for c in checks}
     rows = []

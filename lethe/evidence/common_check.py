@@ -1,7 +1,7 @@
-"""What the usual check makes of the same mutants: five trials of allclose, at 1e-2 and at 1e-4.
+"""What the usual check makes of the same rows: five trials of allclose, at 1e-2 and at 1e-4.
 
 One run of the trials answers for both tolerances. Results are JSON lines, appended as they come; rows that
-the file holds for the same source are not run again. ``python -m lethe.evidence.mutants check --out FILE``
+the file holds for the same source are not run again. ``python -m lethe.evidence run --step mutants_check``
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from lethe.audit.corpora import Row
+from lethe.evidence import parallel
 
-SCHEMA = "lethe.mutants.check/1"
+SCHEMA = "lethe.evidence.check/1"
 TOLERANCES = (1e-2, 1e-4)
 """KernelBench's tolerance for all dtypes, and its later one for float32."""
 
@@ -32,19 +31,11 @@ def run(rows: Iterable[Row], file: Path, workers: int = 1) -> int:
         return 0
     file.parent.mkdir(parents=True, exist_ok=True)
     parts = [pending[i : i + BATCH] for i in range(0, len(pending), BATCH)]
-    with (
-        file.open("a", encoding="utf-8") as out,
-        ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool,
-    ):
-        try:
-            for task in as_completed([pool.submit(_check_all, part) for part in parts]):
-                for line in task.result():
-                    out.write(json.dumps(line, sort_keys=True) + "\n")
-                out.flush()
-                os.fsync(out.fileno())
-        except BaseException:
-            pool.shutdown(cancel_futures=True)  # else every part that waits is checked before we return
-            raise
+    with file.open("a", encoding="utf-8") as out:
+        for checked in parallel.results(_check_all, parts, workers):
+            out.writelines(json.dumps(line, sort_keys=True) + "\n" for line in checked)
+            out.flush()
+            os.fsync(out.fileno())
     return len(pending)
 
 
@@ -63,12 +54,6 @@ def read(file: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{file} does not hold lines of {SCHEMA}")
         found[line["id"]] = line
     return list(found.values())
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _check_all(rows: list[Row]) -> list[dict[str, Any]]:
