@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ptx": set(),
     "provenance": set(),
     "plotting": set(),
-    "audit": {"verifier"},
+    "audit": {"verifier", "provenance"},
     "evidence": {"verifier", "kernels", "references", "audit", "provenance"},
     "rl": {"verifier", "kernels", "references", "provenance"},
     "ecg": {"verifier", "kernels", "references", "provenance"},

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from lethe.verifier.problem import Candidate, Problem
 
@@ -175,6 +175,14 @@ def stratified(rows: Iterable[Row], by: Callable[[Row], str] = lambda row: row.f
         offset = _unit("stratum:" + name)
         placed += [((k + offset) / len(members), row.id, row) for k, row in enumerate(members)]
     return [row for _, _, row in sorted(placed, key=lambda p: p[:2])]
+
+
+Item = TypeVar("Item")
+
+
+def spread(items: Iterable[Item], key: Callable[[Item], str]) -> list[Item]:
+    """Items in an order that looks random and depends on their keys alone."""
+    return sorted(items, key=lambda item: (_unit("row:" + key(item)), key(item)))
 
 
 def in_shard(row_id: str, shard: int, shards: int) -> bool:
