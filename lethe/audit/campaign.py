@@ -90,8 +90,8 @@ class Plan:
     later: Path | None = None
     """KernelBench at its later revision, for its own check."""
     counterexamples: bool = False
-    seconds: float | None = None
-    """Stop (as SIGTERM would) after so long."""
+    judge: str = JudgeSettings.factory
+    """``module:function`` that makes the judge of a worker."""
 
     def file(self, name: str) -> Path:
         part = "" if self.shards == 1 else f".{self.shard}-of-{self.shards}"
@@ -119,7 +119,11 @@ class Plan:
     def settings(self, step: Step) -> JudgeSettings:
         folder = str(self.out / "counterexamples") if self.counterexamples else None
         return JudgeSettings(
-            device=self.device, quick=self.quick, profile=step.profile, counterexamples=folder
+            device=self.device,
+            quick=self.quick,
+            profile=step.profile,
+            counterexamples=folder,
+            factory=self.judge,
         )
 
 

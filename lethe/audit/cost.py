@@ -90,7 +90,7 @@ def throughput(steps: Iterable[Entry]) -> pd.DataFrame:
 
 
 def price(table: pd.DataFrame, step: str, rows: int = PUBLISHED_TRAJECTORIES) -> dict[str, float] | None:
-    """What `rows` rows cost at the measured rate of a step: device_hours and core_hours; None if unmeasured."""
+    """What `rows` rows cost at a step's measured rate: device_hours and core_hours; None if unmeasured."""
     found = table[table["step"] == step]
     if found.empty:
         return None

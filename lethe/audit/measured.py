@@ -85,7 +85,7 @@ class Campaign:
         return [ledger.Entry(**e) for e in self.cost.parameters["steps"]] if self.cost is not None else []
 
     def origin(self, *names: str) -> str:
-        """``"recorded 2026-11-29 on NVIDIA H200 (torch 2.11.0, triton 3.6.0)"``, or ``"not recorded yet"``."""
+        """``"recorded 2026-11-29 on NVIDIA H200 (torch 2.11.0, triton 3.6.0)"``, or `NOT_RECORDED`."""
         found = [m for name in names if (m := self.record(name)) is not None]
         if not found:
             return NOT_RECORDED

@@ -40,7 +40,7 @@ CLASSES = {
     "their_mistake": "KernelBench's check rejects a kernel that keeps its contract (reverse cell only)",
 }
 CHANNELS = (*STRICT, "EXC-02", "shape", "integrity")
-"""Tolerance-free first: a row is drawn under the first channel that speaks against it, else its first gate."""
+"""Tolerance-free first: a row is drawn under the first channel that speaks against it, else its gate."""
 
 Review = dict[str, Any]
 
@@ -78,14 +78,18 @@ def draw(
     cell = agreement.cell(audit, checks, variant, implementation, check=True, violated=True)
     back = agreement.cell(audit, checks, variant, implementation, check=False, violated=False)
     strata: dict[str, list[Mapping[str, Any]]] = {}
-    for record in cell.to_dict("records"):
+    for record in _records(cell):
         strata.setdefault(channel_of(record), []).append(record)
     chosen = [
         _entry(record, LOAD_BEARING, channel)
         for channel, n in allocation({c: len(m) for c, m in strata.items()}, rows).items()
         for record in spread(strata[channel], key=lambda r: r["id"])[:n]
     ]
-    return chosen + [_entry(record, REVERSE, "") for record in back.to_dict("records")]
+    return chosen + [_entry(record, REVERSE, "") for record in _records(back)]
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(k): v for k, v in record.items()} for record in frame.to_dict("records")]
 
 
 def allocation(sizes: Mapping[str, int], rows: int) -> dict[str, int]:
@@ -208,16 +212,16 @@ def summary(rows: Sequence[Review]) -> pd.DataFrame:
 
 
 def sheet(rows: Sequence[Review], audit: pd.DataFrame, corpus_options: str = "") -> str:
-    """A page to read by: for each row its findings, the command for its counterexample, and what to fill in."""
-    records = {(r["corpus"], r["id"]): r for r in audit.to_dict("records")}
+    """A page to read by: each row with its findings, the command for its counterexample, what to fill in."""
+    records = {(r["corpus"], r["id"]): r for r in _records(audit)}
     parts = ["# Rows to read\n", *(f"* `{name}`: {text}" for name, text in CLASSES.items()), ""]
     for number, row in enumerate(rows, 1):
         record = records.get((row["corpus"], row["id"]))
         parts += [
             f"## {number}. {row['id']}",
             "",
-            f"{row['cell']} cell, drawn under {row['channel'] or 'no channel'}; {row['problem']}, {row['family']}; "
-            f"fails {', '.join(row['failed']) or 'nothing'}.",
+            f"{row['cell']} cell, drawn under {row['channel'] or 'no channel'}; {row['problem']}, "
+            f"{row['family']}; fails {', '.join(row['failed']) or 'nothing'}.",
             "",
             *(_findings(record) if record is not None else ["* no verdict at hand"]),
             "",
