@@ -102,15 +102,14 @@ def allocation(sizes: Mapping[str, int], rows: int) -> dict[str, int]:
     while sum(given.values()) > rows:
         most = max(given, key=lambda name: (given[name], name))
         given[most] -= 1
-    while (left := rows - sum(given.values())) > 0:
-        room = {name: n - given[name] for name, n in sizes.items() if n > given[name]}
-        whole = sum(room.values())
-        shares = {name: left * n / whole for name, n in room.items()}
-        for name, share in shares.items():
-            given[name] += min(int(share), room[name])
-        if not any(int(s) for s in shares.values()):
-            for name in sorted(shares, key=lambda n: (-shares[n], n))[:left]:
-                given[name] += 1
+    room = {name: n - given[name] for name, n in sizes.items()}
+    left, whole = rows - sum(given.values()), sum(room.values())
+    shares = {name: left * n / whole if left else 0.0 for name, n in room.items()}
+    for name, share in shares.items():
+        given[name] += int(share)
+    over = sorted(shares, key=lambda name: (int(shares[name]) - shares[name], name))
+    for name in over[: rows - sum(given.values())]:
+        given[name] += 1
     return given
 
 

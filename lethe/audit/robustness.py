@@ -50,6 +50,10 @@ def _refuses(f: Finding) -> bool:
     return f["gate"] == "CMP-03" and f["channel"] == "T" and f["mechanism"] in REFUSES
 
 
+def _layout(f: Finding) -> bool:
+    return f["gate"] == "CMP-03" and str(f.get("case", "")).startswith("layout:")
+
+
 def _probe(f: Finding) -> bool:
     return f["gate"] == "INTEGRITY"
 
@@ -60,6 +64,7 @@ CONTESTED = (
     Strip("EXC-02", "a tool chain may flush subnormals", _gate("EXC-02")),
     Strip("IEEE maxNum", "fmax drops NaN by definition", _maxnum),
     Strip("shape refusals", "a kernel may be made for one shape and say so", _refuses),
+    Strip("memory layouts", "a kernel may ask for contiguous inputs", _layout),
     Strip("ORD-01", "which summation orders are legal is a convention", _gate("ORD-01")),
     Strip("CMP-02", "a kernel may be meant for inference only", _gate("CMP-02")),
     Strip("integrity probes", "no contract of the twelve", _probe),

@@ -272,7 +272,7 @@ def price(campaign: Campaign) -> str:
 
 
 def rates(df: pd.DataFrame) -> Sequence[dict[str, Any]]:
-    """The floor and its variants as points with intervals, for the figure: name, rate, low, high, published."""
+    """The floor and its variants as points for the figure: name, rate, low, high, published."""
     a = report.published()["audit"]
     published = {
         "strict": a["tolerance_free_rate"],

@@ -12,15 +12,15 @@ from lethe.audit.statistics import cluster_interval, wilson
 from tests.paper.lines import line
 
 
-def with_findings(order: int, *found: tuple[str, str, str], family: str = "norm", problem: str = "p") -> dict:
-    """A judged line with one finding for each (gate, mechanism, channel)."""
+def with_findings(order: int, *found: tuple[str, ...], family: str = "norm", problem: str = "p") -> dict:
+    """A judged line with one finding for each (gate, mechanism, channel[, case])."""
     made = line(0)
     made.update(id=f"row{order}", order=order, family=family, problem=problem, accepted=True)
     gates: dict[str, list[dict]] = {}
-    for gate, mechanism, channel in found:
+    for gate, mechanism, channel, *case in found:
         extra = {"maxnum": True} if mechanism == "maxnum" else {}
         finding = {
-            "case": "c",
+            "case": case[0] if case else "c",
             "channel": channel,
             "mechanism": "swallowed" if mechanism == "maxnum" else mechanism,
             "message": "m",
@@ -44,26 +44,28 @@ ROWS = [
     with_findings(5, ("CMP-01", "value", "B"), problem="level2/9_Matmul_Subtract"),
     with_findings(6, ("PRC-01", "tf32", "B"), family="matmul"),
     with_findings(7, problem="d"),
+    with_findings(8, ("CMP-03", "nonfinite", "B", "layout:transposed"), problem="d"),
 ]
 
 
 def test_a_row_stays_convicted_while_anything_else_speaks_against_it():
     table = robustness.strips(report.frame(ROWS)).set_index("without")
     assert dict(table["rows"]) == {
-        "nothing": 7,
-        "set-aside gates": 6,
-        "PRC-01": 6,
-        "EXC-02": 7,
-        "IEEE maxNum": 6,
-        "shape refusals": 6,
-        "ORD-01": 7,
-        "CMP-02": 7,
-        "integrity probes": 7,
-        "matrix products": 5,
+        "nothing": 8,
+        "set-aside gates": 7,
+        "PRC-01": 7,
+        "EXC-02": 8,
+        "IEEE maxNum": 7,
+        "shape refusals": 7,
+        "memory layouts": 7,
+        "ORD-01": 8,
+        "CMP-02": 8,
+        "integrity probes": 8,
+        "matrix products": 6,
         "all of these": 2,
     }
-    assert table.loc["matrix products", "of"] == 6 and table.loc["nothing", "of"] == 8
-    low, high = wilson(7, 8)
+    assert table.loc["matrix products", "of"] == 7 and table.loc["nothing", "of"] == 9
+    low, high = wilson(8, 9)
     assert (table.loc["nothing", "low"], table.loc["nothing", "high"]) == (low, high)
 
 
