@@ -100,8 +100,8 @@ def _patient_budget(settings: JudgeSettings) -> Budget | None:
 def judge_row(judge: JudgeLike, row: Row) -> Verdict:
     """Judge one row; an exception of the judge becomes a `harness_failed` verdict, never the row's fault.
 
-    It is tried `ATTEMPTS` times: not every exception is about the row (CPython 3.11's parser, for one, may raise
-    SystemError when two threads parse at once, gh-106905).
+    It is tried `ATTEMPTS` times, as not every exception is about the row: CPython 3.11's parser, for one, may
+    raise SystemError when two threads parse at once.
     """
     failure: Exception | None = None
     for _ in range(ATTEMPTS):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lethe.audit.corpora import spread
 from lethe.audit.floor import STRICT
+from lethe.audit.kernelbench_check import VARIANTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,11 +73,17 @@ def draw(
     implementation: str = "theirs",
     rows: int = ROWS,
 ) -> list[Review]:
-    """The rows to read, without classes: id, corpus, problem, family, cell, channel, failed, fingerprint."""
+    """The rows to read, without classes: of the load-bearing cell of `variant`, and both reverse cells.
+
+    Each has id, corpus, problem, family, cell, channel, failed and fingerprint.
+    """
     from lethe.audit import agreement
 
     cell = agreement.cell(audit, checks, variant, implementation, check=True, violated=True)
-    back = agreement.cell(audit, checks, variant, implementation, check=False, violated=False)
+    back: dict[str, dict[str, Any]] = {}
+    for each in VARIANTS:
+        found = agreement.cell(audit, checks, each, implementation, check=False, violated=False)
+        back |= {record["id"]: record for record in _records(found)}
     strata: dict[str, list[Mapping[str, Any]]] = {}
     for record in _records(cell):
         strata.setdefault(channel_of(record), []).append(record)
@@ -85,7 +92,7 @@ def draw(
         for channel, n in allocation({c: len(m) for c, m in strata.items()}, rows).items()
         for record in spread(strata[channel], key=lambda r: r["id"])[:n]
     ]
-    return chosen + [_entry(record, REVERSE, "") for record in _records(back)]
+    return chosen + [_entry(record, REVERSE, "") for record in back.values()]
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
