@@ -17,14 +17,14 @@ configfile: "config.yaml"
 
 try:
     config.update(check(config))
-    DEVICE = resolve_device(config["device"])
+    DEVICE = resolve_device(config["device"], elsewhere=config["cluster"])
 except ConfigError as error:
     sys.exit(str(error))
 
 PYTHON = sys.executable
 RESULTS = "data/results"
 HTML = "book/_build/html/index.html"
-CORPORA = [name for name in ("house", "dlblas", "cuda_l1") if config["corpora"].get(name)]
+CORPORA = [name for name in ("house", "dlblas", "cuda_l1", "drkernel", "sakana") if config["corpora"].get(name)]
 RUN = json.dumps({**config, "device": DEVICE}, sort_keys=True)
 
 
@@ -45,7 +45,7 @@ def flags():
 
 def corpus_files(name):
     """The corpus and, where its references live elsewhere, those too."""
-    kernelbench = [] if name == "house" else [config["corpora"]["kernelbench"]]
+    kernelbench = [config["corpora"]["kernelbench"]] if name in ("dlblas", "cuda_l1") else []
     return [config["corpora"][name], *kernelbench]
 
 
@@ -54,7 +54,9 @@ def corpus_options(name):
     return f"--corpus {name} --path {path}" + "".join(f" --problems {p}" for p in problems)
 
 
-READERS = {"report.py", "floor.py", "statistics.py"}  # they read an audit's lines and do not shape them
+# they read an audit's lines and do not shape them
+READERS = {f"{name}.py" for name in ("report", "floor", "statistics", "agreement", "robustness", "cost", "ledger", "review",
+                                     "measured", "campaign", "campaign_record", "published_rows", "published_check")}
 AUDIT_SOURCES = ["lethe/cli_audit.py", "lethe/verifier",
                  *(str(p) for p in sorted(Path("lethe/audit").glob("*.py")) if p.name not in READERS)]
 AUDIT = {name: src(*AUDIT_SOURCES, *corpus_files(name)) for name in CORPORA}
@@ -177,11 +179,14 @@ rule house_audit:
 
 
 include: "rules/evidence.smk"
+include: "rules/campaign.smk"
 
 
 rule pages:
     input:
-        numbers=[rules.battery.output.numbers, rules.house_audit.output.numbers, *(p[1] for p in PAGES.values())],
+        numbers=[rules.battery.output.numbers, rules.house_audit.output.numbers,
+                 *(p[1] for p in [*PAGES.values(), *CAMPAIGN_PAGES.values()])],
+        published=ancient(config["corpora"]["published"] or []),
         audits=expand(f"{RESULTS}/audit/{{corpus}}.jsonl", corpus=CORPORA),
         recorded=f"{RESULTS}/recorded.txt" if config["record"] else [],
     output:
@@ -191,8 +196,9 @@ rule pages:
         src=src("lethe/paper/pages.py", "book/_config.yml", "data/published", "data/measured"),
         run=RUN,
         audits=" ".join(f"--audit {RESULTS}/audit/{corpus}.jsonl" for corpus in CORPORA),
+        published=f"--published {config['corpora']['published']}" if config["corpora"]["published"] else "",
     shell:
-        "{PYTHON} -m lethe.paper.pages {params.audits} --run {params.run:q}"
+        "{PYTHON} -m lethe.paper.pages {params.audits} {params.published} --run {params.run:q}"
 
 
 rule book:
@@ -201,6 +207,7 @@ rule book:
         rules.battery.output,
         rules.house_audit.output,
         PAGES.values(),
+        CAMPAIGN_PAGES.values(),
     output:
         HTML,
     log:

@@ -221,11 +221,11 @@ def console_for(stderr: bool = False) -> Console:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; no traceback for a user's mistake."""
-    from lethe import cli_audit
+    from lethe import cli_audit, cli_show
 
     app.command()(cli_audit.audit)
     app.command()(cli_audit.merge)
-    app.command()(cli_audit.show)
+    app.command()(cli_show.show)
     app.command()(cli_audit.fetch)
     usage_errors = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:

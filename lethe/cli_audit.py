@@ -1,10 +1,9 @@
-"""The commands about corpora: audit, merge, show, fetch."""
+"""The commands that run over corpora: audit, merge, fetch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,8 +18,20 @@ from lethe.cli import (
     console_for,
     deliver,
     gate_ids,
-    print_json,
     say,
+)
+from lethe.cli_corpora import (
+    RESULTS,
+    ConfigOption,
+    CorpusOption,
+    Files,
+    OutOption,
+    PathOption,
+    ProblemsOption,
+    find,
+    opened,
+    plan_of,
+    recorded_line,
 )
 
 if TYPE_CHECKING:
@@ -29,15 +40,6 @@ if TYPE_CHECKING:
     from lethe.audit.corpora import Corpus, Row
     from lethe.audit.pool import JudgeSettings
     from lethe.audit.run import Selection, Summary
-
-RESULTS = Path("data/results/audit")
-CONFIG = Path("config.yaml")
-
-ConfigOption = Annotated[Path | None, typer.Option(help="Take corpora and settings from this file.")]
-CorpusOption = Annotated[str, typer.Option(help="house, dlblas, cuda_l1, drkernel, sakana or directory.")]
-PathOption = Annotated[Path | None, typer.Option(help="Where the corpus is.")]
-ProblemsOption = Annotated[Path | None, typer.Option(help="Its references, e.g. a KernelBench checkout.")]
-OutOption = Annotated[Path, typer.Option(help="Folder for the JSON lines, one file for each corpus.")]
 
 
 def audit(
@@ -79,7 +81,7 @@ def audit(
     from lethe.audit.run import ORDERS, Selection
 
     part, parts = _shard(shard)
-    plan = _plan(config, corpus, path, problems)
+    plan = plan_of(config, corpus, path, problems)
     settings = JudgeSettings(
         profile=choice("profile", profile, ("derived", "paper")),
         device=choice("device", device or plan.get("device", "auto"), ("auto", "cpu", "cuda")),
@@ -98,9 +100,9 @@ def audit(
         call_seconds=call_seconds,
     )
     try:
-        corpora = _open(plan)
+        corpora = opened(plan)
         if row:
-            _one_row(_find(corpora, row), settings, out)
+            _one_row(find(corpora, row), settings, out)
         _judge_all(corpora, out, settings, selection, workers, again)
     except (CorpusError, LogError, ValueError) as e:
         raise Mistake(str(e)) from None
@@ -123,52 +125,6 @@ def merge(
     except OSError as e:
         raise Mistake(f"cannot write {out}: {e.strerror}") from None
     say(f"{out}: {len(found)} rows of {len(shards)} files")
-
-
-def show(
-    row: Annotated[str, typer.Argument(metavar="ROW_ID")],
-    config: ConfigOption = None,
-    corpus: CorpusOption = "",
-    path: PathOption = None,
-    problems: ProblemsOption = None,
-    out: OutOption = RESULTS,
-    source: Annotated[bool, typer.Option("--source", help="Print both sources as well.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print everything known as JSON.")] = False,
-) -> None:
-    """What is known about one row: where it comes from, and its recorded verdict."""
-    from lethe import display
-    from lethe.audit import lines
-    from lethe.audit.corpora import CorpusError
-    from lethe.audit.lines import LogError
-
-    if config is None and not corpus and CONFIG.is_file():
-        config = CONFIG
-    try:
-        found = _find(_open(_plan(config, corpus, path, problems)), row)
-        recorded = _recorded(out, found)
-    except (CorpusError, LogError) as e:
-        raise Mistake(str(e)) from None
-    facts = _facts(found)
-    if json:
-        sources = {"reference": found.problem.source, "candidate": found.candidate.source} if source else {}
-        print_json({**facts, **sources, "line": recorded})
-        return
-    console = console_for()
-    for key, value in facts.items():
-        console.print(f"{key:12} {value}", markup=False, soft_wrap=True)
-    if recorded is None:
-        console.print(f"Not judged yet under {out}; judge it with: lethe audit --row {row}", soft_wrap=True)
-    else:
-        console.print()
-        display.show_verdict(lines.verdict_of(recorded), console)
-        if not lines.is_current(recorded, found):
-            console.print(
-                "The recorded verdict is about other sources or rules than today's.", soft_wrap=True
-            )
-    if source:
-        for title, text in (("reference", found.problem.source), ("candidate", found.candidate.source)):
-            console.print(f"\n--- {title} ---", markup=False)
-            say(text)
 
 
 def fetch(
@@ -199,79 +155,6 @@ def _shard(text: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def _plan(config: Path | None, corpus: str, path: Path | None, problems: Path | None) -> dict[str, Any]:
-    """The config's content, with `corpora` replaced by the one that the options name."""
-    if config is not None and (corpus or path or problems):
-        raise Mistake("give either --config, or --corpus with --path and --problems")
-    if config is None:
-        if not corpus and (path or problems):
-            raise Mistake("--path and --problems need --corpus, e.g. --corpus directory")
-        given = {"path": path, "problems": problems}
-        return {"corpora": {corpus or "house": {k: v for k, v in given.items() if v}}, "strict": True}
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise Mistake("reading a config needs PyYAML; install it with: pip install 'lethe[paper]'") from None
-    try:
-        plan = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise Mistake(f"cannot read {config}: {e.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        raise Mistake(f"{config} is not YAML: {' '.join(str(e).split())}") from None
-    if not isinstance(plan, dict) or not isinstance(plan.get("corpora"), dict):
-        raise Mistake(f"{config} has no corpora section")
-    return plan
-
-
-def _open(plan: dict[str, Any]) -> list[Corpus]:
-    """The corpora of a plan; what is skipped or left out is noted on stderr."""
-    from lethe.audit.corpora import configured, open_corpus
-
-    if plan.get("strict"):
-        corpora: list[Corpus] = [open_corpus(name, **entry) for name, entry in plan["corpora"].items()]
-        notes: list[str] = []
-    else:
-        corpora, notes = configured(plan["corpora"])
-    notes += [f"corpus {c.name}: {note}" for c in corpora for note in c.notes]
-    console = console_for(stderr=True)
-    for note in notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
-    if not corpora:
-        raise Mistake("no corpus to read: every entry of the config is skipped")
-    return corpora
-
-
-def _find(corpora: list[Corpus], row_id: str) -> Row:
-    from lethe.audit.corpora import CorpusError
-
-    errors = []
-    for c in corpora:
-        try:
-            return c.get(row_id)
-        except CorpusError as e:
-            errors.append(str(e))
-    raise CorpusError("; ".join(errors))
-
-
-@dataclass(frozen=True)
-class _Files:
-    """Where the lines of a corpus are: one file, or one for each shard."""
-
-    folder: Path
-    corpus: str
-
-    def of(self, selection: Selection) -> Path:
-        part = f".{selection.shard}-of-{selection.shards}" if selection.shards > 1 else ""
-        return self.folder / f"{self.corpus}{part}.jsonl"
-
-    def all(self) -> list[Path]:
-        whole = self.folder / f"{self.corpus}.jsonl"
-        return [
-            *sorted(self.folder.glob(f"{self.corpus}.*-of-*.jsonl")),
-            *([whole] if whole.is_file() else []),
-        ]
-
-
 def _judge_all(
     corpora: list[Corpus], out: Path, settings: JudgeSettings, selection: Selection, workers: int, again: bool
 ) -> None:
@@ -281,7 +164,7 @@ def _judge_all(
     for c in corpora:
         summary = run(
             c,
-            _Files(out, c.name).of(selection),
+            Files(out, c.name).of(selection),
             settings=settings,
             selection=selection,
             workers=workers,
@@ -309,7 +192,7 @@ def _one_row(row: Row, settings: JudgeSettings, out: Path) -> None:
     from lethe.verifier.replay import first_difference
 
     (result,) = judged([row], settings, workers=0)
-    recorded = _recorded(out, row)
+    recorded = recorded_line(out, row)
     if recorded is not None:
         console = console_for(stderr=True)
         line = lines.make(row, result.verdict, settings.record(), result.wall)
@@ -326,27 +209,3 @@ def _one_row(row: Row, settings: JudgeSettings, out: Path) -> None:
                 markup=False,
             )
     deliver(result.verdict, "")
-
-
-def _recorded(out: Path, row: Row) -> dict[str, Any] | None:
-    from lethe.audit import lines
-
-    found = None
-    for file in _Files(out, row.corpus).all():
-        found = lines.latest(lines.read(file)).get((row.corpus, row.id), found)
-    return found
-
-
-def _facts(row: Row) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "corpus": row.corpus,
-        "problem": row.problem.name,
-        "family": row.family,
-        "language": row.language,
-        "accepted": {True: "yes", False: "no", None: "unknown"}[row.accepted],
-        "licence": row.licence,
-        "reference": f"{row.problem.path or '(text)'} sha256 {row.problem.sha256[:16]}",
-        "candidate": f"{row.candidate.path or '(text)'} sha256 {row.candidate.sha256[:16]}",
-        **{k: v for k, v in row.extra.items() if v is not None},
-    }

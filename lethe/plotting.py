@@ -171,6 +171,32 @@ def counts(labels: Sequence[str], values: Sequence[int], *, xlabel: str, toleran
     return figure
 
 
+def moving_rate(points: Sequence[dict[str, Any]]) -> Figure:
+    """How a headline moves with what is counted: one line for each choice, with its interval.
+
+    Each point holds ``name``, ``rate``, ``low``, ``high`` (in [0, 1], NaN where nothing is recorded),
+    ``published`` (a rate or None) and ``tolerance_free``.
+    """
+    figure, ax = _axes(height=0.23 * len(points) + 0.8)
+    for y, p in enumerate(points):
+        colour = TOLERANCE_FREE if p["tolerance_free"] else BAND
+        spread = [[100 * (p["rate"] - p["low"])], [100 * (p["high"] - p["rate"])]]
+        ax.errorbar(100 * p["rate"], y, xerr=spread, fmt="o", ms=5, color=colour, capsize=2)
+        if p["published"] is not None:
+            ax.plot(100 * p["published"], y, "o", mfc="none", mec=PUBLISHED, mew=1.4, ms=6.5)
+    for colour, name in ((TOLERANCE_FREE, "tolerance-free"), (BAND, "any contract")):
+        ax.plot([], [], "o", color=colour, ms=5, label=name)
+    ax.plot([], [], "o", mfc="none", mec=PUBLISHED, mew=1.4, ms=6.5, label="published (B200)")
+    ax.set_yticks(range(len(points)), [p["name"] for p in points])
+    ax.invert_yaxis()
+    ax.set_xlim(0, 100)
+    ax.set_xlabel("% of judged, accepted rows (95% Wilson interval)")
+    _legend_above(ax)
+    if not any(p["rate"] == p["rate"] for p in points):
+        ax.text(0.5, 0.5, "not recorded yet", transform=ax.transAxes, ha="center", va="center")
+    return figure
+
+
 def _empty(ax: Axes, n: int) -> None:
     if n == 0:
         ax.text(0.5, 0.5, "none", transform=ax.transAxes, ha="center", va="center")

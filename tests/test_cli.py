@@ -322,6 +322,49 @@ def test_show_of_a_row_that_was_not_judged(lethe, tmp_path: Path) -> None:  # ty
     assert "Not judged yet" in outcome.out
 
 
+PUBLISHED = (
+    {"id": "179", "status": "gated", "op_class": "scan", "final_speedup": 2.0, "output_aliasing": False,
+     "gates": {"CMP-01": {"status": "fail", "reason": "max_err=1.1e+22 > atol=6.1e+21", "skipped": 0}}},
+    {"id": "518", "status": "not_auditable", "op_class": "reduction", "final_speedup": 1.5,
+     "error": "no floating-point tensor input"},
+)  # fmt: skip
+
+
+def test_show_knows_the_published_rows_without_their_corpus(lethe, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in PUBLISHED))
+    given = ["--corpus", "house", "--published", rows, "--out", tmp_path]
+    found = lethe("show", "179", *given)
+    assert found.code == 0
+    assert "scan, gated, counted as a violation" in found.out and "CMP-01 fail" in found.out
+    assert "outside the published denominator" in lethe("show", "518", *given).out
+    assert json.loads(lethe("show", "179", *given, "--json").out)["published"] == PUBLISHED[0]
+    unknown = lethe("show", "1", *given)
+    assert unknown.code == 2 and "corpus house has no row '1'" in unknown.err
+    assert "need --published FILE" in lethe("show", "179", "--corpus", "house", "--out", tmp_path).err
+
+
+def test_show_knows_a_recorded_verdict_without_its_corpus(  # type: ignore[no-untyped-def]
+    lethe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lethe import provenance
+    from lethe.audit import measured
+    from tests.paper.lines import line
+
+    row = {**line(3), "id": "dlblas-oe-L1_1-0", "corpus": "dlblas"}
+    file = tmp_path / "h200" / "dlblas_accepted_audit.json"
+    on = provenance.Device("NVIDIA H200", "cuda")
+    provenance.record(
+        file, experiment="dlblas_accepted_audit", samples=[row], parameters={}, script=__file__, on=on
+    )
+    paths = measured.recorded_audits(tmp_path)
+    monkeypatch.setattr(measured, "recorded_audits", lambda: paths)
+    found = lethe("show", "dlblas-oe-L1_1-0", "--corpus", "house", "--out", tmp_path)
+    assert found.code == 0
+    assert "of dlblas, recorded" in found.out and "NVIDIA H200" in found.out
+    assert "The sources are not at hand: corpus house has no row" in found.out
+
+
 def test_the_command_line_starts_without_torch() -> None:
     code = (
         "import sys\n"

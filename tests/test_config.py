@@ -35,7 +35,7 @@ BAD = {
     "seed-negative": (("seed", -1), "seed is -1, but must be at least 0"),
     "record-text": (("record", "yes"), "record is 'yes', but must be of type boolean"),
     "record-on-cpu": (("record", True), "record=true writes what a GPU measured, so it needs device=cuda"),
-    "unknown-key": (("colour", "red"), "there is no key 'colour'; the keys are audit, corpora, device"),
+    "unknown-key": (("colour", "red"), "there is no key 'colour'; the keys are audit, cluster, corpora"),
     "unknown-gate": (("audit.gates", ["EXC-03"]), "audit.gates.0 is 'EXC-03', but may only be one of CMP-01"),
     "no-gate": (("audit.gates", []), "audit.gates is []"),
     "limit-zero": (("audit.limit", 0), "audit.limit is 0, but must be at least 1"),
@@ -92,3 +92,9 @@ def test_snakemake_prints_that_sentence_and_nothing_else():
     assert done.returncode != 0
     assert "config: profile is 'fast', but may only be one of quick, full." in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_head_node_takes_cuda_as_said(monkeypatch):
+    monkeypatch.setattr("lethe.paper.config.CUDA_DRIVERS", ())
+    assert resolve_device("cuda", elsewhere=True) == "cuda"
+    assert resolve_device("auto", elsewhere=True) == "cpu"

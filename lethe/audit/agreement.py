@@ -122,8 +122,8 @@ def joined(audit: pd.DataFrame, checks: pd.DataFrame, variant: str, implementati
         (r["corpus"], r["id"]): {str(k): v for k, v in r.items()} for r in chosen.to_dict("records")
     }
     keys = list(zip(audit["corpus"], audit["id"], strict=True))
-    kept = audit[[key in answers for key in keys]]
-    kept = kept[[a is not False for a in kept["accepted"]]].copy()
+    kept = audit.loc[[key in answers for key in keys]]
+    kept = kept.loc[[a is not False for a in kept["accepted"]]].copy()
     own = [answers[key] for key in zip(kept["corpus"], kept["id"], strict=True)]
     kept["check"] = [_plain(a["accepted"]) for a in own]
     kept["check_status"] = [a["status"] for a in own]
@@ -146,7 +146,7 @@ def contingency(audit: pd.DataFrame, checks: pd.DataFrame, implementation: str =
         all_rows = joined(audit, checks, variant, implementation)
         decided = [bool(d) for d in all_rows["decided"]]
         answered = [c is not None for c in all_rows["check"]]
-        base = all_rows[[d and a for d, a in zip(decided, answered, strict=True)]]
+        base = all_rows.loc[[d and a for d, a in zip(decided, answered, strict=True)]]
         cells = [(bool(c), bool(v)) for c, v in zip(base["check"], base["violated"], strict=True)]
         check_only, verifier_only = cells.count((True, True)), cells.count((False, False))
         accepts = sum(c for c, _ in cells)
@@ -177,15 +177,16 @@ def _rate(name: str, part: int, whole: int) -> dict[str, float]:
     }
 
 
-def _cell(
+def cell(
     audit: pd.DataFrame, checks: pd.DataFrame, variant: str, implementation: str, check: bool, violated: bool
 ) -> pd.DataFrame:
+    """The rows of one cell of `contingency`, with the columns of `joined`."""
     rows = joined(audit, checks, variant, implementation)
     wanted = [
         bool(d) and c is check and bool(v) is violated
         for d, c, v in zip(rows["decided"], rows["check"], rows["violated"], strict=True)
     ]
-    return rows[wanted]
+    return rows.loc[wanted]
 
 
 def load_bearing(
@@ -201,16 +202,16 @@ def load_bearing(
     from lethe.audit.floor import in_floor
     from lethe.verifier.catalog import IDS
 
-    cell = _cell(audit, checks, variant, implementation, check=True, violated=True)
+    rejected = cell(audit, checks, variant, implementation, check=True, violated=True)
     spoken: list[set[str]] = []
-    for row in cell.to_dict("records"):
+    for row in rejected.to_dict("records"):
         found = set(row["failed"]) | ({"integrity"} if row["integrity"] else set())
         spoken.append(found or {"status"})
     rows = [
         {"gate": g, "rows": sum(g in s for s in spoken), "only": sum(s == {g} for s in spoken)}
         for g in (*IDS, "integrity", "status")
     ]
-    tolerance_free = sum(in_floor(c) for c in cell["channels"])
+    tolerance_free = sum(in_floor(c) for c in rejected["channels"])
     rows.append({"gate": "floor", "rows": tolerance_free, "only": tolerance_free})
     return pd.DataFrame(rows)
 
@@ -219,11 +220,11 @@ def reverse(
     audit: pd.DataFrame, checks: pd.DataFrame, variant: str, implementation: str = "theirs"
 ) -> pd.DataFrame:
     """The rows that the verifier accepts and the check rejects, with why the check does."""
-    cell = _cell(audit, checks, variant, implementation, check=False, violated=False)
+    found = cell(audit, checks, variant, implementation, check=False, violated=False)
     chosen = checks[(checks["variant"] == variant) & (checks["implementation"] == implementation)]
     why = chosen[["corpus", "id", "message"]].rename(columns={"message": "check_message"})
     columns = ["corpus", "id", "problem", "family", "check_status"]
-    return cell[columns].merge(why, on=["corpus", "id"]).reset_index(drop=True)
+    return found[columns].merge(why, on=["corpus", "id"]).reset_index(drop=True)
 
 
 def mcnemar(b: int, c: int) -> float:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from lethe.verifier.problem import Candidate, Problem
 
@@ -103,6 +103,10 @@ LOADERS: dict[str, str] = {
 The last three are evidence about the verifier: their right verdicts are known beforehand."""
 
 
+NO_CORPUS = ("kernelbench", "published")
+"""Entries of a config's ``corpora`` section that are no corpora; see `configured`."""
+
+
 def open_corpus(name: str, **settings: Any) -> Corpus:
     """Open a corpus by name; `settings` are the loader's keywords (``path``, ``problems``, ...).
 
@@ -137,8 +141,9 @@ def configured(section: Mapping[str, Any]) -> tuple[list[Corpus], list[str]]:
     """Open the corpora of a config's ``corpora`` section.
 
     Each entry is a path, a mapping of loader keywords, or null. An entry whose
-    path (or any needed keyword) is null is skipped, and a note says so. The entry
-    ``kernelbench`` is no corpus: it is the `problems` of loaders that need them.
+    path (or any needed keyword) is null is skipped, and a note says so. Two entries are
+    no corpora: ``kernelbench`` is the `problems` of loaders that need them, ``published``
+    the file of published verdicts, to whose rows drkernel is then confined.
 
     Returns (corpora in the section's order, notes). Raises CorpusError otherwise.
     """
@@ -146,11 +151,13 @@ def configured(section: Mapping[str, Any]) -> tuple[list[Corpus], list[str]]:
     notes: list[str] = []
     bench = section.get("kernelbench")
     for name, entry in section.items():
-        if name == "kernelbench":
+        if name in NO_CORPUS:
             continue
         settings = dict(entry) if isinstance(entry, Mapping) else {"path": entry}
         if name in LOADERS and "problems" in _needed(name):
             settings.setdefault("problems", bench)
+        if name == "drkernel" and section.get("published") is not None:
+            settings.setdefault("published", section["published"])
         empty = [k for k, v in settings.items() if v is None]
         if name in LOADERS and (empty or not settings):
             notes.append(f"corpus {name} is skipped: the config gives no {' and no '.join(empty) or 'path'}")
@@ -175,6 +182,14 @@ def stratified(rows: Iterable[Row], by: Callable[[Row], str] = lambda row: row.f
         offset = _unit("stratum:" + name)
         placed += [((k + offset) / len(members), row.id, row) for k, row in enumerate(members)]
     return [row for _, _, row in sorted(placed, key=lambda p: p[:2])]
+
+
+Item = TypeVar("Item")
+
+
+def spread(items: Iterable[Item], key: Callable[[Item], str]) -> list[Item]:
+    """Items in an order that looks random and depends on their keys alone."""
+    return sorted(items, key=lambda item: (_unit("row:" + key(item)), key(item)))
 
 
 def in_shard(row_id: str, shard: int, shards: int) -> bool:

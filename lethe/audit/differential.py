@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lethe.audit import kernelbench_original
-from lethe.audit.checkroom import CheckRoom, Job, variants
+from lethe.audit.checkroom import DEATHS, CheckRoom, Job, variants
 from lethe.audit.corpora import CorpusError, Row, open_corpus
 from lethe.audit.kernelbench_check import VARIANTS, Outcome
 from lethe.audit.lines import LogError
@@ -36,6 +36,10 @@ SCHEMA = "lethe.differential/1"
 IMPLEMENTATIONS = ("theirs", "ours")
 AGAIN = {str(Status.OUT_OF_MEMORY), "locked"}
 """Outcomes that other checks beside it may have caused: such a check is run again alone at the end."""
+
+STOP_SECONDS = 0.5
+"""A signal to the whole process group ends the candidates too. So long a death waits to be written, whether
+the run is told to stop as well; then it was not the candidate's."""
 
 Key = tuple[str, str, str, str, str]
 """Corpus, row id, variant, implementation, precision."""
@@ -139,6 +143,7 @@ def run(rows: Iterable[Row], log: DifferentialLog, room: CheckRoom, jobs: Jobs, 
     """
     again: list[list[Job]] = []
     made = 0
+    stop = threading.Event()
     pending = [todo for row in rows if (todo := [j for j in jobs.of(row) if not log.holds(j)])]
 
     def checked(todo: list[Job]) -> tuple[int, list[Job]]:
@@ -146,6 +151,8 @@ def run(rows: Iterable[Row], log: DifferentialLog, room: CheckRoom, jobs: Jobs, 
         try:
             for job in todo:
                 outcome, placeholders = room.run(job)
+                if stop.wait(STOP_SECONDS if outcome.status in DEATHS else 0.0):
+                    break
                 log.append(make(job, outcome, placeholders, room.device))
                 if outcome.status in AGAIN:
                     stopped.append(job)
@@ -171,7 +178,9 @@ def run(rows: Iterable[Row], log: DifferentialLog, room: CheckRoom, jobs: Jobs, 
                     if stopped:
                         again.append(stopped)
         except BaseException:
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
+            room.close()
             raise
     for todo in again if workers > 1 else []:
         made += checked(todo)[0]
@@ -206,16 +215,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(given: argparse.Namespace) -> int:
     jobs = Jobs(given.variant, given.implementation, given.precision)
-    checkouts: dict[str, Path] = {}
+    code: dict[str, Path] = {}
     if "theirs" in jobs.implementations:
         if not given.pretend:
             _need_cuda(given.device)
-        paths = {"48642c5c": given.original or given.problems, "later": given.later}
-        for name in jobs.variants:
-            if paths[name] is None:
-                option = "--later" if name == "later" else "--original"
-                raise CorpusError(f"variant {name} of theirs needs {option} PATH, a checkout of KernelBench")
-            checkouts[name] = kernelbench_original.find(paths[name], VARIANTS[name])
+        code = checkouts(given.original or given.problems, given.later, jobs.variants)
     settings = {"path": given.path, "problems": given.problems, "gpu": given.gpu}
     corpus = open_corpus(given.corpus, **{k: v for k, v in settings.items() if v is not None})
     shard, _, shards = given.shard.partition("/")
@@ -228,12 +232,30 @@ def _main(given: argparse.Namespace) -> int:
         accepted=given.accepted,
     )
     rows = selection.of(corpus)
-    for path in checkouts.values():
-        _visible(path)
-    with DifferentialLog(given.out) as log, CheckRoom(given.device, checkouts, given.seconds) as room:
+    with DifferentialLog(given.out) as log, CheckRoom(given.device, code, given.seconds) as room:
         made = run(rows, log, room, jobs, given.workers)
     print(f"{given.out}: {len(rows)} rows, {made} checks made now")
     return 0
+
+
+def checkouts(
+    original: Path | None, later: Path | None, wanted: Sequence[str] = tuple(VARIANTS)
+) -> dict[str, Path]:
+    """The importable folders of KernelBench's own code, by variant, made readable to the sandbox.
+
+    Raises CorpusError where a checkout is not given or is of another revision.
+    """
+    given = {"48642c5c": original, "later": later}
+    found: dict[str, Path] = {}
+    for name in wanted:
+        path = given[name]
+        if path is None:
+            option = "--later" if name == "later" else "--original"
+            raise CorpusError(f"variant {name} of theirs needs {option} PATH, a checkout of KernelBench")
+        found[name] = kernelbench_original.find(path, VARIANTS[name])
+    for path in found.values():
+        _visible(path)
+    return found
 
 
 def _visible(path: Path) -> None:

@@ -98,11 +98,18 @@ def _patient_budget(settings: JudgeSettings) -> Budget | None:
 
 
 def judge_row(judge: JudgeLike, row: Row) -> Verdict:
-    """Judge one row; an exception of the judge becomes a `harness_failed` verdict, never the row's fault."""
-    try:
-        return judge.verify(row.problem, row.candidate)
-    except Exception as e:
-        return harness_failed(row, f"the judge raised {type(e).__name__}: {e}")
+    """Judge one row; an exception of the judge becomes a `harness_failed` verdict, never the row's fault.
+
+    It is tried `ATTEMPTS` times, as not every exception is about the row: CPython 3.11's parser, for one, may
+    raise SystemError when two threads parse at once.
+    """
+    failure: Exception | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            return judge.verify(row.problem, row.candidate)
+        except Exception as e:
+            failure = e
+    return harness_failed(row, f"the judge raised {type(failure).__name__}: {failure}")
 
 
 def short_of_memory(verdict: Verdict) -> bool:

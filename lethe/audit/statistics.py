@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 
 from lethe.verifier.blame import binomial_upper
 
@@ -41,3 +42,34 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tu
         return 0.0, 1.0
     tail = (1 - confidence) / 2
     return 1 - binomial_upper(trials - successes, trials, tail), binomial_upper(successes, trials, tail)
+
+
+RESAMPLES = 4000
+"""At which an end of the interval has a standard deviation of a tenth of a point between seeds, for 800 rows
+of 140 problems."""
+
+
+def cluster_interval(
+    hits: Sequence[bool], clusters: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """95% percentile interval of a rate whose rows cluster, by resampling whole clusters with replacement.
+
+    `hits` and `clusters` go together, one of each for a row (Efron and Tibshirani 1993, section 8.3; Field
+    and Welsh 2007). Rows of one problem succeed and fail together, so this is wider than Wilson's. The same
+    arguments give the same interval. Returns (nan, nan) for no rows.
+    Raises ValueError where the lengths differ.
+    """
+    import numpy as np
+
+    if len(hits) != len(clusters):
+        raise ValueError(f"{len(hits)} rows in {len(clusters)} clusters")
+    if not hits:
+        return math.nan, math.nan
+    number = {c: i for i, c in enumerate(dict.fromkeys(clusters))}
+    index = np.array([number[c] for c in clusters])
+    size = np.bincount(index)
+    hit = np.bincount(index, weights=np.array(hits, dtype=float))
+    drawn = np.random.default_rng(seed).multinomial(len(size), np.full(len(size), 1 / len(size)), resamples)
+    rates = (drawn @ hit) / (drawn @ size)
+    low, high = np.quantile(rates, [0.025, 0.975])
+    return float(low), float(high)

@@ -20,7 +20,7 @@ class ConfigError(ValueError):
 
 
 def check(config: Mapping[str, Any], *, schema: Path = SCHEMA_FILE, root: Path = ROOT) -> dict[str, Any]:
-    """Return the configuration if it is usable, with ``record`` as a truth value.
+    """Return the configuration if it is usable, with ``record`` and ``cluster`` as truth values.
 
     `config` is the merged content of ``config.yaml`` and ``--config``, which hands over ``record=true`` as
     text; the corpora paths in it are relative to `root`.
@@ -30,8 +30,9 @@ def check(config: Mapping[str, Any], *, schema: Path = SCHEMA_FILE, root: Path =
     import yaml
 
     config = dict(config)
-    if config.get("record") in ("true", "false"):
-        config["record"] = config["record"] == "true"
+    for key in ("record", "cluster"):
+        if config.get(key) in ("true", "false"):
+            config[key] = config[key] == "true"
     validator = jsonschema.Draft202012Validator(yaml.safe_load(schema.read_text(encoding="utf-8")))
     errors = sorted(validator.iter_errors(config), key=lambda e: (len(e.absolute_path), str(e.message)))
     if errors:
@@ -76,11 +77,15 @@ def _sentence(error: Any) -> str:
     return f"{where}: {error.message}."
 
 
-def resolve_device(wanted: str) -> str:
+def resolve_device(wanted: str, elsewhere: bool = False) -> str:
     """``"cpu"`` or ``"cuda"`` for ``"auto"``, ``"cpu"`` or ``"cuda"``.
 
+    `elsewhere`: the jobs run on other machines, so that ``"cuda"`` is taken as said; each job that needs the
+    device looks for it itself.
     Raises ConfigError if CUDA is asked for and torch sees no device.
     """
+    if wanted == "cuda" and elsewhere:
+        return "cuda"
     if wanted == "cpu" or (wanted == "auto" and not any(map(os.path.exists, CUDA_DRIVERS))):
         return "cpu"
     import torch

@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from lethe import provenance
+from lethe.audit.measured import audit_lines, recorded_audits
 from lethe.paper import numbers, published
 from lethe.paper.glue import cell, table_directive
 from lethe.provenance import ROOT, write_atomically
@@ -26,11 +27,17 @@ from lethe.provenance import ROOT, write_atomically
 BOOK = ROOT / "book"
 
 
-def write_all(results: Path, out: Path, audits: Sequence[Path], run: Mapping[str, Any]) -> None:
+def write_all(
+    results: Path,
+    out: Path,
+    audits: Sequence[Path],
+    run: Mapping[str, Any],
+    published_rows: Path | None = None,
+) -> None:
     """Write every generated page part into `out`.
 
-    `audits` are merged audit files, `run` the configuration of this build. Raises OSError and ValueError
-    where an input cannot be read.
+    `audits` are merged audit files, `run` the configuration of this build, `published_rows` the paper's own
+    verdicts. Raises OSError and ValueError where an input cannot be read.
     """
     figures = numbers.published()
     substitutions = {**numbers.substitutions(results), "rules": rule_numbers()}
@@ -40,7 +47,7 @@ def write_all(results: Path, out: Path, audits: Sequence[Path], run: Mapping[str
     for name, (caption, table) in published.tables(figures).items():
         label = f"tbl-pub-{name}".replace("_", "-")
         write_atomically(out / f"pub_{name}.md", table_directive(table, caption=caption, label=label))
-    spot_check(audits, out / "extra")
+    spot_check(audits, out / "extra", published_rows, recorded_audits())
 
 
 def config(substitutions: Mapping[str, Any]) -> str:
@@ -234,9 +241,20 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 # --- spot checks ----------------------------------------------------------------------------
 
 
-def spot_check(audits: Sequence[Path], extra: Path) -> None:
-    """Write ``rows.js`` for the spot-check page and copy the counterexamples that its rows link to."""
+def spot_check(
+    audits: Sequence[Path],
+    extra: Path,
+    published_rows: Path | None = None,
+    recorded: Sequence[Path] = (),
+) -> None:
+    """Write ``rows.js`` for the spot-check page and copy the counterexamples that its rows link to.
+
+    Besides the audits of this build it holds those that were recorded (a row that both hold is this
+    build's), and the published verdicts, as the corpus ``published``.
+    """
     from lethe.audit import report
+    from lethe.audit.published_rows import read
+    from lethe.audit.published_rows import spot_check_rows as published_spot_checks
 
     shutil.rmtree(extra, ignore_errors=True)
     rows: list[dict[str, Any]] = []
@@ -253,6 +271,11 @@ def spot_check(audits: Sequence[Path], extra: Path) -> None:
             shutil.copyfile(source, target)
             row["counterexample"] = target.relative_to(extra).as_posix()
         rows.append({str(k): v for k, v in row.items()})
+    here = {(row["corpus"], row["id"]) for row in rows}
+    for row in report.spot_check_rows(report.frame(audit_lines(recorded))).to_dict("records"):
+        if (row["corpus"], row["id"]) not in here:
+            rows.append({**{str(k): v for k, v in row.items()}, "counterexample": ""})
+    rows += published_spot_checks(read(published_rows)) if published_rows is not None else []
     text = json.dumps(rows, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     write_atomically(extra / "rows.js", f"window.LETHE_ROWS = {text};\n")
 
@@ -262,10 +285,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=ROOT / "data" / "results")
     parser.add_argument("--out", type=Path, default=BOOK / "generated")
     parser.add_argument("--audit", type=Path, action="append", default=[], help="a merged audit file")
+    parser.add_argument("--published", type=Path, help="the paper's published verdicts")
     parser.add_argument("--run", type=json.loads, default={}, help="the configuration, as JSON")
     arguments = parser.parse_args(argv)
     try:
-        write_all(arguments.results, arguments.out, arguments.audit, arguments.run)
+        write_all(arguments.results, arguments.out, arguments.audit, arguments.run, arguments.published)
     except (OSError, ValueError) as e:
         print(f"pages: {e}", file=sys.stderr)
         return 1

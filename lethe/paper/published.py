@@ -21,7 +21,7 @@ Table = tuple[str, pd.DataFrame]
 def tables(figures: Figures) -> dict[str, Table]:
     """Name -> (caption, table), for every table below."""
     makers: list[Callable[[Figures], Table]] = [
-        funnel, gates, classes, floor, differential, in_cell, calibration, carry, recurrence_speed,
+        funnel, gates, classes, floor, calibration, carry, recurrence_speed,
         forward_speed, killed_levers, ecg, edit_rewards, ssd, second_corpora,
     ]  # fmt: skip
     return {make.__name__: make(figures) for make in makers}
@@ -77,30 +77,6 @@ def floor(f: Figures) -> Table:
         ["any gate, every contested channel left out", percent(a["all_contested_stripped_rate"])],
     ]
     return "How the published headline moves with what is counted (B200).", _frame(["counted", "rate"], rows)
-
-
-def differential(f: Figures) -> Table:
-    d = f["differential"]
-    names = {
-        "both_pass": "both accept",
-        "external_pass_ours_fail": "KernelBench's check accepts, a contract is broken",
-        "external_fail_ours_pass": "KernelBench's check rejects, every contract holds",
-        "both_fail": "both reject",
-    }
-    rows = [[text, d["paper_era"][k], d["hardened"][k]] for k, text in names.items()]
-    rows.append(
-        ["KernelBench's accept rate", *(percent(d["accept_rate"][v]) for v in ("paper_era", "hardened"))]
-    )
-    columns = ["cell", "paper-era check", "hardened check"]
-    return "Published differential against two variants of KernelBench's check (B200).", _frame(columns, rows)
-
-
-def in_cell(f: Figures) -> Table:
-    rows = [[k, v] for k, v in f["differential"]["by_gate_in_cell"].items()]
-    caption = (
-        "Published: rows that KernelBench's paper-era check accepts and a contract rejects, by gate (B200)."
-    )
-    return caption, _frame(["gate", "rows"], rows)
 
 
 def calibration(f: Figures) -> Table:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from lethe.audit.corpora import Row
-from lethe.audit.pool import JudgeSettings, _Pool, _Worker
+from lethe.audit.pool import JudgeSettings, _Pool, _Worker, judge_row
 from lethe.verifier.problem import Problem
+from lethe.verifier.verdict import Status
+from tests.audit import fakes
 from tests.audit.fakes import row
 
 
@@ -51,3 +53,19 @@ def test_where_only_problems_of_others_are_left_the_first_row_is_taken(pool: _Po
     queue = pending(of("a", "a1"), of("a", "a2"))
     assert pool._next(worker(pool, "c"), queue)[0].id == "a1"
     assert [r.id for r, _ in queue] == ["a2"]
+
+
+def test_an_exception_that_does_not_come_again_costs_no_verdict() -> None:
+    class Stumbles(fakes.FakeJudge):
+        calls = 0
+
+        def verify(self, problem, candidate):  # type: ignore[no-untyped-def]
+            self.calls += 1
+            if self.calls == 1:
+                raise SystemError("AST constructor recursion depth mismatch")
+            return super().verify(problem, candidate)
+
+    judge = Stumbles(fakes.SETTINGS)
+    assert judge_row(judge, fakes.row("r")).status is Status.JUDGED and judge.calls == 2
+    failed = judge_row(fakes.FakeJudge(fakes.SETTINGS), fakes.row("r", "# raise"))
+    assert failed.status is Status.HARNESS_FAILED and "RuntimeError: a bug of the judge" in failed.message

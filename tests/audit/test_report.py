@@ -171,6 +171,18 @@ def test_spot_check_rows_are_text(df) -> None:  # type: ignore[no-untyped-def]
     assert all(isinstance(v, str) for v in rows.to_numpy().ravel())
 
 
+def test_a_program_without_a_kernel_of_its_own_is_outside_every_rate() -> None:
+    convicted = fakes.row("r", "# fail EXC-01")
+    verdict = fakes.FakeJudge(fakes.SETTINGS).verify(convicted.problem, convicted.candidate)
+    made = lines.make(convicted, verdict, {}, 1.0)
+    (counted, torch_only) = report.frame(
+        [{**made, "language": language} for language in ("cuda_inline", "torch_only")]
+    ).to_dict("records")
+    assert counted["status"] == "judged" and counted["violated"] and counted["in_denominator"]
+    assert torch_only["status"] == "no_custom_kernel"
+    assert not torch_only["violated"] and not torch_only["in_denominator"]
+
+
 def test_tables_of_nothing_are_empty_not_errors() -> None:
     empty = report.frame([])
     for table in (

@@ -63,6 +63,24 @@ def test_rows_link_to_copies_of_their_counterexamples(audits, tmp_path):
     assert (extra / linked[0]["counterexample"]).read_text() == "raise SystemExit(1)\n"
 
 
+def test_published_and_recorded_rows_stand_beside_those_of_this_build(audits, tmp_path):
+    published = tmp_path / "published.jsonl"
+    row = {"id": 179, "status": "gated", "op_class": "scan", "final_speedup": 2.0, "gates": {}}
+    published.write_text(json.dumps(row) + "\n")
+    recorded = tmp_path / "recorded.jsonl"
+    ours = json.loads(audits[0].read_text().splitlines()[0])
+    recorded.write_text(
+        "".join(json.dumps(r, sort_keys=True) + "\n" for r in (ours, {**ours, "corpus": "dlblas", "id": "x"}))
+    )
+    extra = tmp_path / "extra"
+    pages.spot_check(audits, extra, published, [recorded])
+    text = (extra / "rows.js").read_text()
+    rows = json.loads(text.removeprefix("window.LETHE_ROWS = ").rstrip().removesuffix(";"))
+    assert len(rows) == 21 + 1 + 1
+    assert [(r["corpus"], r["id"]) for r in rows[-2:]] == [("dlblas", "x"), ("published", "179")]
+    assert all(set(r) == set(rows[0]) for r in rows)
+
+
 def test_a_measurement_that_cannot_be_read_is_shown_and_does_not_stop_the_book(tmp_path, monkeypatch):
     file = tmp_path / "h200" / "old.json"
     file.parent.mkdir()

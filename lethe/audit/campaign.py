@@ -1,0 +1,286 @@
+"""The audit at scale as one resumable command.
+
+    python -m lethe.audit.campaign run --device cuda --out DIR --workers N --dlblas ROWS --cuda-l1 ROWS \\
+        --problems KERNELBENCH --later KERNELBENCH_LATER [--shard i/n] [--step NAME ...] [--seconds S]
+    python -m lethe.audit.campaign record --device cuda --out DIR
+
+``run`` does what DIR does not hold yet, step by step; every line is written when its row is done, so that
+SIGTERM, a time limit (`--seconds`) or a crash costs the rows in flight and nothing else. Rows are taken in
+stratified order: any prefix is a fair sample, and the ``_rest`` steps continue the files of the steps
+before them. ``record`` turns DIR, with the shards that are there, into ``data/measured/<device>/*.json``.
+
+How often a kernel that its own harness accepted must break a contract for the claim to stand was fixed
+before the first run: `KILL_CRITERION`. So was the floor (`lethe.audit.floor`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lethe.audit import ledger
+from lethe.audit.corpora import Corpus, CorpusError, open_corpus
+from lethe.audit.lines import LogError
+from lethe.audit.pool import JudgeSettings
+from lethe.audit.run import Selection, run
+from lethe.provenance import ROOT
+
+KILL_CRITERION = 0.05
+"""A rate of violations among accepted kernels below this ends the claim (published and kept)."""
+ACCEPTED, REJECTED, PAPER, STACK = 800, 500, 300, 200
+"""Rows of the stratified samples: accepted, rejected, in the published profile, in another environment."""
+GPU_SET = "h100"
+"""The set of CUDA-L1 that was made for the architecture nearest to the device at hand."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One part of the campaign: which rows, judged how, into which file."""
+
+    name: str
+    file: str
+    """Base name of the file in the campaign's folder."""
+    corpus: str
+    accepted: bool | None = None
+    limit: int | None = None
+    profile: str = "derived"
+    differential: bool = False
+    usual: bool = True
+    """Whether a plain run does it; other steps have to be named."""
+
+
+STEPS = (
+    Step("house", "house", "house"),
+    Step("dlblas_accepted", "dlblas_accepted", "dlblas", True, ACCEPTED),
+    Step("cuda_l1", "cuda_l1", "cuda_l1"),
+    Step("dlblas_differential", "dlblas_differential", "dlblas", True, ACCEPTED, differential=True),
+    Step("cuda_l1_differential", "cuda_l1_differential", "cuda_l1", differential=True),
+    Step("dlblas_rejected", "dlblas_rejected", "dlblas", False, REJECTED),
+    Step("dlblas_paper", "dlblas_paper", "dlblas", True, PAPER, profile="paper"),
+    Step("dlblas_accepted_rest", "dlblas_accepted", "dlblas", True),
+    Step("dlblas_differential_rest", "dlblas_differential", "dlblas", True, differential=True),
+    Step("dlblas_rejected_rest", "dlblas_rejected", "dlblas", False, usual=False),
+    Step("dlblas_stack", "dlblas_stack", "dlblas", True, STACK, usual=False),
+)
+"""In the order of what the chapter needs most. ``dlblas_stack`` is the same rows again, run by the Python of
+another environment (torch, triton) into the same folder."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the corpora are, and how rows are judged."""
+
+    out: Path
+    device: str = "cuda"
+    workers: int = 2
+    shard: int = 1
+    shards: int = 1
+    quick: bool = False
+    limit: int | None = None
+    """At most so many rows of each step (a smaller stratified sample)."""
+    dlblas: Path | None = None
+    cuda_l1: Path | None = None
+    problems: Path | None = None
+    """KernelBench at 48642c5c: references, and its own check."""
+    later: Path | None = None
+    """KernelBench at its later revision, for its own check."""
+    counterexamples: bool = False
+    judge: str = JudgeSettings.factory
+    """``module:function`` that makes the judge of a worker."""
+
+    def file(self, name: str) -> Path:
+        part = "" if self.shards == 1 else f".{self.shard}-of-{self.shards}"
+        return self.out / f"{name}{part}.jsonl"
+
+    def open(self, name: str) -> Corpus:
+        """A corpus of the campaign. Raises CorpusError where its path is not given."""
+        if name == "house":
+            return open_corpus("house")
+        given = {"path": self.dlblas if name == "dlblas" else self.cuda_l1, "problems": self.problems}
+        if name == "cuda_l1":
+            given["gpu"] = GPU_SET  # type: ignore[assignment]
+        return open_corpus(name, **given)
+
+    def selection(self, step: Step) -> Selection:
+        limit = min((n for n in (step.limit, self.limit) if n is not None), default=None)
+        return Selection(
+            shard=self.shard,
+            shards=self.shards,
+            limit=limit,
+            order="stratified",
+            accepted=step.accepted,
+        )
+
+    def settings(self, step: Step) -> JudgeSettings:
+        folder = str(self.out / "counterexamples") if self.counterexamples else None
+        return JudgeSettings(
+            device=self.device,
+            quick=self.quick,
+            profile=step.profile,
+            counterexamples=folder,
+            factory=self.judge,
+        )
+
+
+class Stopped(Exception):
+    """The campaign was asked to end; the same command resumes."""
+
+
+def steps_of(plan: Plan, wanted: Sequence[str] = ()) -> list[Step]:
+    """The steps to do: those `wanted`, else every usual one whose corpus is given.
+
+    Raises ValueError for a step that does not exist.
+    """
+    known = {step.name: step for step in STEPS}
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"unknown step {name!r}; the steps are {', '.join(known)}")
+    if wanted:
+        return [known[name] for name in wanted]
+    at_hand = {
+        "house",
+        *(["dlblas"] * (plan.dlblas is not None)),
+        *(["cuda_l1"] * (plan.cuda_l1 is not None)),
+    }
+    return [step for step in STEPS if step.usual and step.corpus in at_hand]
+
+
+def execute(plan: Plan, wanted: Sequence[str] = ()) -> Iterator[ledger.Entry]:
+    """Do the steps, yielding what each took; `Stopped` where one was interrupted (its entry is kept)."""
+    for step in steps_of(plan, wanted):
+        work = _differential if step.differential else _audit
+        with ledger.timed(plan.file("steps"), step.name, plan.workers) as entry:
+            entry.rows, complete = work(plan, step)
+            entry.complete = complete
+        yield entry
+        if not complete:
+            raise Stopped(step.name)
+
+
+def _audit(plan: Plan, step: Step) -> tuple[int, bool]:
+    from rich.console import Console
+
+    from lethe.audit.progress import shown
+
+    summary = run(
+        plan.open(step.corpus),
+        plan.file(step.file),
+        settings=plan.settings(step),
+        selection=plan.selection(step),
+        workers=plan.workers,
+        progress=shown(Console(stderr=True, highlight=False)),
+    )
+    return summary.judged, not summary.interrupted
+
+
+def _differential(plan: Plan, step: Step) -> tuple[int, bool]:
+    """Theirs and ours where KernelBench's own code can run, ours alone elsewhere."""
+    from lethe.audit import differential
+
+    theirs = plan.device == "cuda" and plan.later is not None
+    checkouts = differential.checkouts(plan.problems, plan.later) if theirs else {}
+    jobs = differential.Jobs("both", "both" if theirs else "ours")
+    rows = plan.selection(step).of(plan.open(step.corpus))
+    with (
+        differential.DifferentialLog(plan.file(step.file)) as log,
+        differential.CheckRoom(plan.device, checkouts) as room,
+    ):
+        before = len(log.lines)
+        try:
+            differential.run(rows, log, room, jobs, plan.workers)
+        except KeyboardInterrupt:
+            return len(log.lines) - before, False
+        return len(log.lines) - before, True
+
+
+def stop_on_signals(seconds: float | None) -> None:
+    """Let SIGTERM, and the end of `seconds`, end a run as Control-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    if seconds is not None:
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(argv)
+    work: Callable[[Any], int] = _record if given.command == "record" else _run
+    try:
+        return work(given)
+    except (Stopped, KeyboardInterrupt):
+        print("campaign: interrupted, the same command resumes", file=sys.stderr)
+        return 130
+    except (CorpusError, LogError, ValueError, RuntimeError, OSError) as e:
+        print(f"campaign: {e}", file=sys.stderr)
+        return 2
+
+
+def _run(given: argparse.Namespace) -> int:
+    shard, _, shards = given.shard.partition("/")
+    plan = Plan(
+        out=given.out,
+        device=given.device,
+        workers=given.workers,
+        shard=int(shard),
+        shards=int(shards or 1),
+        quick=given.quick,
+        limit=given.limit,
+        dlblas=given.dlblas,
+        cuda_l1=given.cuda_l1,
+        problems=given.problems,
+        later=given.later,
+        counterexamples=given.counterexamples,
+    )
+    steps_of(plan, given.step)
+    stop_on_signals(given.seconds)
+    for entry in execute(plan, given.step):
+        print(f"{entry.step}: {entry.rows} rows in {entry.wall:.0f} s", flush=True)
+    return 0
+
+
+def _record(given: argparse.Namespace) -> int:
+    from lethe.audit.campaign_record import record
+
+    for path in record(given.out, given.device, given.measured):
+        print(path)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lethe.audit.campaign", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    go = commands.add_parser("run", help="do what is missing; resumes")
+    keep = commands.add_parser("record", help="write what is there to data/measured")
+    for command in (go, keep):
+        command.add_argument("--out", type=Path, default=Path("data/results/campaign"))
+        command.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    keep.add_argument("--measured", type=Path, default=ROOT / "data" / "measured")
+    add = go.add_argument
+    add("--dlblas", type=Path, help="rows, from lethe fetch dlblas")
+    add("--cuda-l1", type=Path, help="rows, from lethe fetch cuda_l1")
+    add("--problems", type=Path, help="KernelBench at 48642c5c, from lethe fetch kernelbench")
+    add("--later", type=Path, help="KernelBench at its later revision, from lethe fetch kernelbench-later")
+    add("--workers", type=int, default=2)
+    add("--shard", default="1/1", metavar="i/n")
+    add("--limit", type=int, help="at most so many rows of each step, stratified")
+    add("--step", action="append", default=[], help=f"only this step; may be repeated ({_names()})")
+    add("--quick", action="store_true", help="fewer draws per gate")
+    add("--counterexamples", action="store_true", help="write one for each failing gate")
+    add("--seconds", type=float, help="stop after so long; the same command resumes")
+    return parser
+
+
+def _names() -> str:
+    return ", ".join(step.name for step in STEPS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
