@@ -95,6 +95,8 @@ def size_model(problem: Problem, base: Mapping[str, int] | None = None) -> SizeM
     fixed: dict[str, str] = {}
     for name in written:
         found = _axis(prober, base, facts, (name,), values[name])
+        if isinstance(found, Axis) and written[name] == 1:
+            found = _broadcasts(found, prober, base, facts) or found
         if isinstance(found, Axis):
             axes.append(found)
         else:
@@ -166,6 +168,22 @@ def _axis(
     else:
         role = "width" if last or parameters else "length"
     return Axis(names, value, role, tuple(sorted(moves)), parameters, step)
+
+
+def _broadcasts(axis: Axis, prober: Prober, base: dict[str, int], facts: Facts) -> str:
+    """Why a size written as 1 is none, or ``""``.
+
+    A dimension of 1 is legal at other values by broadcasting alone, which a kernel for the sizes as written
+    need not do (fairness rule 19): ``torch.randn(k, 1)`` is a column, and one of two inputs written alike
+    that grows alone makes them two different things. A batch of 1 grows in all of them.
+    """
+    if any("#" in name for name in axis.names):
+        return "a 1 inside an expression is part of the form"
+    there = prober.shapes({**base, **dict.fromkeys(axis.names, axis.value + axis.step)}).inputs
+    pairs = combinations(zip(facts.inputs, there, strict=True), 2)
+    if any(a == b and at_a != at_b for (a, at_a), (b, at_b) in pairs):
+        return "written as 1, it makes inputs differ that are written alike"
+    return ""
 
 
 def _step(

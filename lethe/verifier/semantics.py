@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
+from lethe.verifier.formats import FormatError, parse
+
 _TRITON = {"max", "min", "maximum", "minimum", "clamp"}
 _C = ("fmaxf", "fminf", "std::max", "std::min", "fmax(", "fmin(")
 
@@ -20,8 +22,8 @@ def drops_nan(source: str) -> bool:
     if any(word in source for word in _C):
         return True
     try:
-        tree = ast.parse(source)
-    except SyntaxError:
+        tree = parse(source)
+    except FormatError:
         return False
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -40,8 +42,8 @@ def compiles_at_run_time(source: str) -> bool:
     """True if the source calls ``torch.compile``, or decorates with it: its first call at new sizes, and in a
     new mode, runs a compiler."""
     try:
-        tree = ast.parse(source)
-    except SyntaxError:
+        tree = parse(source)
+    except FormatError:
         return False
     return any(
         isinstance(n, ast.Attribute)
@@ -55,8 +57,8 @@ def compiles_at_run_time(source: str) -> bool:
 def reads_in_constructor(source: str, entry: str, names: set[str]) -> bool:
     """True if the constructor of class `entry` reads an attribute so named (``self.bn.weight``)."""
     try:
-        tree = ast.parse(source)
-    except SyntaxError:
+        tree = parse(source)
+    except FormatError:
         return False
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == entry:

@@ -113,6 +113,42 @@ def test_equal_literals_are_moved_together_when_none_moves_alone() -> None:
     assert any(len(a.names) > 1 for a in model.axes)
 
 
+HINGE = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, predictions, targets):
+        return torch.mean(torch.clamp(1 - predictions * targets, min=0))
+
+batch_size = 12
+input_shape = (1,)
+
+def get_inputs():
+    return [torch.randn(batch_size, *input_shape), torch.randint(0, 2, (batch_size, 1)).float() * 2 - 1]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_one_that_only_broadcasting_lets_grow_is_no_size() -> None:
+    model = model_of(HINGE)
+    assert roles(model) == {"batch_size": "batch"}
+    assert model.fixed["input_shape[0]"] == "written as 1, it makes inputs differ that are written alike"
+    assert model.fixed["get_inputs#1"] == "a 1 inside an expression is part of the form"
+
+
+def test_a_column_stays_a_column() -> None:
+    model = model_of(rows("torch.rand(rows, 24), torch.rand(24, 1)", "a @ b", "a, b"))
+    assert model.fixed["get_inputs#2"] == "a 1 inside an expression is part of the form"
+
+
+def test_a_batch_of_one_may_grow() -> None:
+    source = rows("torch.rand(rows, 24), torch.rand(rows, 24)", "a * b", "a, b")
+    assert roles(model_of(source.replace("rows = 16", "rows = 1")))["rows"] == "batch"
+
+
 def test_a_count_of_inputs_or_layers_is_no_size() -> None:
     source = LINEAR.replace(
         "self.proj = nn.Linear(in_features, out_features)",
