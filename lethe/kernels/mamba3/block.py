@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,8 @@ from lethe.kernels.mamba3.scan import fused_block, selective_scan
 def initial_step_bias(
     size: int, low: float, high: float, floor: float, device: torch.device | None
 ) -> Tensor:
-    """A bias whose softplus is log-uniform in [low, high], at least `floor` (Gu and Dao 2023, section 3.6)."""
+    """A bias whose softplus is log-uniform in [low, high], at least `floor` (Gu and Dao 2023, section
+    3.6)."""
     spread = torch.rand(size, device=device) * (math.log(high) - math.log(low)) + math.log(low)
     step = torch.exp(spread).clamp(min=floor)
     return step + torch.log(-torch.expm1(-step))
@@ -61,7 +63,7 @@ class MambaBlock(nn.Module):
         self.d_model, self.d_state, self.select, self.mode, self.chunk = d_model, d_state, select, mode, chunk
         self.d_inner = expand * d_model
         self.dt_rank = math.ceil(d_model / 16) if dt_rank is None else dt_rank
-        at = {"device": device, "dtype": dtype}
+        at: dict[str, Any] = {"device": device, "dtype": dtype}
         small = self.dt_rank + 2 * d_state
         outward = 2 * self.d_inner + (small if select == "input" else 0)
         self.in_proj = nn.Linear(d_model, outward, bias=False, **at)

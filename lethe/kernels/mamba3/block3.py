@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,7 +22,8 @@ class Mamba3Block(nn.Module):
     """A Mamba-3 block without convolution; [B, L, d_model] to the same.
 
     One projection gives z, x, B, C, the step, the rate, the trapezoid's gate and the angles. B and C are
-    RMS-normalised, then biased and rotated inside the scan. The rate is ``A = min(-heavy_tail(.), -A_floor)``,
+    RMS-normalised, then biased and rotated inside the scan. The rate is ``A = min(-heavy_tail(.),
+    -A_floor)``,
     so a decay is always below one. The angles are shared by the heads. SISO rotates neighbours, MIMO the two
     halves of the state, as the official kernels do.
 
@@ -64,7 +67,7 @@ class Mamba3Block(nn.Module):
         if d_state % 2 or not 1 <= self.angles <= d_state // 2:
             raise ValueError(f"d_state={d_state} and rope_fraction={rope_fraction} leave no pairs to rotate")
         self.A_floor, self.eps, self.mode, self.chunk = A_floor, eps, mode, chunk
-        at = {"device": device, "dtype": dtype}
+        at: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_proj = nn.Linear(d_model, sum(self._split()), bias=False, **at)
         self.dt_bias = nn.Parameter(initial_step_bias(self.nheads, dt_min, dt_max, dt_floor, device))
         self.B_bias = nn.Parameter(torch.ones(self.nheads, mimo_rank, d_state, device=device))
@@ -101,7 +104,7 @@ class Mamba3Block(nn.Module):
         by_rank = (batch, length, self.rank, self.ngroups, self.d_state)
         dt = F.softplus(step.float() + self.dt_bias).transpose(1, 2)
         A = (-heavy_tail(rate.float())).clamp(max=-self.A_floor).transpose(1, 2)
-        mimo = {}
+        mimo: dict[str, Any] = {}
         if self.rank > 1:
             mimo = {"mimo_x": self.mimo_x, "mimo_z": self.mimo_z, "mimo_o": self.mimo_o}
         y, state = head_scan(

@@ -46,7 +46,7 @@ def check_runnable(name: str, tensor: Tensor, kernel: object) -> None:
 
 
 def adjacent(tensor: Tensor) -> Tensor:
-    """`tensor` itself when its last axis is dense, else a copy; the other strides are passed on as they are."""
+    """`tensor` itself when its last axis is dense, else a copy; other strides are passed on as they are."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 

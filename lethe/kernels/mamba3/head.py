@@ -90,8 +90,10 @@ _angles.register_autograd(_angles_adjoint, setup_context=_save_angles)
 
 @torch.library.custom_op("lethe::mamba3_head", mutates_args=())
 def _head(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, gamma: Tensor, late: Tensor, q_bias: Tensor, k_bias: Tensor,
-    cos: Tensor, sin: Tensor, D: Tensor | None, z: Tensor | None, mimo_x: Tensor | None, mimo_z: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, gamma: Tensor, late: Tensor, q_bias: Tensor,
+    k_bias: Tensor,
+    cos: Tensor, sin: Tensor, D: Tensor | None, z: Tensor | None, mimo_x: Tensor | None,
+    mimo_z: Tensor | None,
     mimo_o: Tensor | None, initial_state: Tensor | None, pairwise: bool, chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     operands = head_launch.Operands(
@@ -131,8 +133,10 @@ def _(
 
 @torch.library.custom_op("lethe::mamba3_head_backward", mutates_args=())
 def _head_backward(
-    dout: Tensor, dfinal: Tensor, entry: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, gamma: Tensor,
-    late: Tensor, q_bias: Tensor, k_bias: Tensor, cos: Tensor, sin: Tensor, D: Tensor | None, z: Tensor | None,
+    dout: Tensor, dfinal: Tensor, entry: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor,
+    gamma: Tensor,
+    late: Tensor, q_bias: Tensor, k_bias: Tensor, cos: Tensor, sin: Tensor, D: Tensor | None,
+    z: Tensor | None,
     mimo_x: Tensor | None, mimo_z: Tensor | None, mimo_o: Tensor | None, initial_state: Tensor | None,
     pairwise: bool, chunk: int,
 ) -> list[Tensor]:  # fmt: skip

@@ -3,7 +3,8 @@
 G is the adjoint of g. For one token: dh = G + sum_i q^i dy^i' (output ranks first), dU = late G + gamma dh,
 then each input rank is contracted: dk^r = dU x^r, dx^r = dU' k^r; and G_{t-1} = a dh. A chunk is replayed
 forward from the state it met, with a checkpoint every SPAN tokens, then swept backward; each token is
-recomputed from the checkpoint before it. Sums over P blocks and chunks are partial and added in a fixed order.
+recomputed from the checkpoint before it. Sums over P blocks and chunks are partial and added in a fixed
+order.
 """
 
 import triton
@@ -15,7 +16,8 @@ from lethe.kernels.mamba3.head_forward import projected, rotated
 
 @triton.jit
 def head_adjoint(
-    dout_ptr, q_ptr, z_ptr, decay_ptr, bias_ptr, cos_ptr, sin_ptr, mimo_z_ptr, mimo_o_ptr, local_ptr, total_ptr,
+    dout_ptr, q_ptr, z_ptr, decay_ptr, bias_ptr, cos_ptr, sin_ptr, mimo_z_ptr, mimo_o_ptr, local_ptr,
+    total_ptr,
     q_sb, q_sl, q_sr, q_sg, z_sb, z_sl, z_sh,
     length, chunk, chunks, heads, per_group, n, width, angles,
     HAS_Z: tl.constexpr, MIMO: tl.constexpr, RANK: tl.constexpr, STEP: tl.constexpr, OFFSET: tl.constexpr,
@@ -98,7 +100,8 @@ def head_gradient(
 ):  # fmt: skip
     """All gradients of one chunk, for one P block of one head. Grid (B * NC, H, P blocks).
 
-    Outputs: dv, dz [B, L, H, P] in io dtype. Float32 partial sums: dq, dk (rotated) [P blocks, B, L, H, R, N];
+    Outputs: dv, dz [B, L, H, P] in io dtype. Float32 partial sums: dq, dk (rotated) [P blocks, B, L, H, R,
+    N];
     ddecay, dgamma, dlate [P blocks, B, H, L]; dD [P blocks, B * NC, H]; dmimo (x, z, o) [3, B * NC, H, R, P].
     dbegin [B, H, N, P]. Scratch: [B, NC, spans, H, N, P] float32.
     """
@@ -127,7 +130,6 @@ def head_gradient(
     scratch_ptr += (batch * chunks + part) * spans * size + head * n * width
     begin = part * chunk
     end = tl.minimum(begin + chunk, length)
-    used = tl.cdiv(end - begin, SPAN)
     ga = tl.zeros([NB, PB], tl.float32)
     gb = ga
     if HAS_ENTRY:
@@ -143,7 +145,8 @@ def head_gradient(
         sin = tl.load(sin_ptr + token * angles + pair, mask=pair < angles, other=0.0)
         v = tl.load(v_ptr + t * v_sl + channel, mask=inside, other=0.0).to(tl.float32)
         Ua, Ub = _key_outer(
-            k_ptr + t * k_sl, k_bias_ptr, v, mimo_x_ptr, head, first, second, known, channel, inside, cos, sin,
+            k_ptr + t * k_sl, k_bias_ptr, v, mimo_x_ptr, head, first, second, known, channel, inside, cos,
+            sin,
             k_sr, n, width, MIMO, RANK, NB, PB,
         )  # fmt: skip
         decay = tl.exp(tl.load(decay_ptr + scalar + t))
@@ -165,7 +168,7 @@ def head_gradient(
     dmx = ()
     dmz = ()
     dmo = ()
-    for r in tl.static_range(RANK):
+    for _ in tl.static_range(RANK):
         dmx = dmx + (zero,)  # noqa: RUF005 (a jit function has no unpacking)
         dmz = dmz + (zero,)  # noqa: RUF005
         dmo = dmo + (zero,)  # noqa: RUF005
@@ -200,7 +203,8 @@ def head_gradient(
         gamma = tl.load(gamma_ptr + scalar + t)
         late = tl.load(late_ptr + scalar + t)
         Ua, Ub = _key_outer(
-            k_ptr + t * k_sl, k_bias_ptr, v, mimo_x_ptr, head, first, second, known, channel, inside, cos, sin,
+            k_ptr + t * k_sl, k_bias_ptr, v, mimo_x_ptr, head, first, second, known, channel, inside, cos,
+            sin,
             k_sr, n, width, MIMO, RANK, NB, PB,
         )  # fmt: skip
         ha = decay * ga + gamma * Ua

@@ -35,13 +35,15 @@ def projected(v, ptr, channel, inside, MIMO: tl.constexpr):
 
 @triton.jit
 def head_chunk(
-    k_ptr, v_ptr, decay_ptr, gamma_ptr, late_ptr, bias_ptr, cos_ptr, sin_ptr, mimo_x_ptr, local_ptr, total_ptr,
+    k_ptr, v_ptr, decay_ptr, gamma_ptr, late_ptr, bias_ptr, cos_ptr, sin_ptr, mimo_x_ptr, local_ptr,
+    total_ptr,
     k_sb, k_sl, k_sr, k_sg, v_sb, v_sl, v_sh,
     length, chunk, chunks, heads, per_group, n, width, angles,
     MIMO: tl.constexpr, RANK: tl.constexpr, STEP: tl.constexpr, OFFSET: tl.constexpr,
     NB: tl.constexpr, PB: tl.constexpr,
 ):  # fmt: skip
-    """What a chunk adds to the state [B, NC, H, N, P]; its log-decay [B, NC, H]. Grid (B * NC, H, P blocks)."""
+    """What a chunk adds to the state [B, NC, H, N, P]; its log-decay [B, NC, H]. Grid (B * NC, H, P
+    blocks)."""
     batch = (tl.program_id(0) // chunks).to(tl.int64)
     part = tl.program_id(0) % chunks
     head = tl.program_id(1)
@@ -84,7 +86,8 @@ def head_chunk(
 
 @triton.jit
 def head_output(
-    q_ptr, k_ptr, v_ptr, z_ptr, decay_ptr, gamma_ptr, late_ptr, q_bias_ptr, k_bias_ptr, cos_ptr, sin_ptr, D_ptr,
+    q_ptr, k_ptr, v_ptr, z_ptr, decay_ptr, gamma_ptr, late_ptr, q_bias_ptr, k_bias_ptr, cos_ptr, sin_ptr,
+    D_ptr,
     mimo_x_ptr, mimo_z_ptr, mimo_o_ptr, entry_ptr, out_ptr, final_ptr,
     q_sb, q_sl, q_sr, q_sg, k_sb, k_sl, k_sr, k_sg, v_sb, v_sl, v_sh, z_sb, z_sl, z_sh,
     length, chunk, chunks, heads, per_group, n, width, angles,

@@ -97,13 +97,14 @@ def rows(t: Tensor) -> tuple[int, ...]:
 
 
 def forward(o: Operands, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """out [B, L, H, P]; the final state [B, H, N, P] float32; what each chunk meets [B, NC, H, N, P] or empty."""
+    """out [B, L, H, P]; the final state [B, H, N, P] float32; what each chunk meets [B, NC, H, N, P] or
+    empty."""
     o = o.dense()
     batch, length, heads, per_group, n, width, turns = o.sizes
     chunks = triton.cdiv(length, chunk)
     flags = o.flags()
     grid = (batch * chunks, heads, triton.cdiv(width, flags["PB"]))
-    f32 = {"dtype": torch.float32, "device": o.v.device}
+    f32: dict[str, Any] = {"dtype": torch.float32, "device": o.v.device}
     none, entry = o.v, o.initial_state
     sizes = (length, chunk, chunks, heads, per_group, n, width, turns)
     if chunks > 1:
@@ -138,7 +139,7 @@ def backward(
     flags = o.flags()
     rank, blocks = flags["RANK"], triton.cdiv(width, flags["PB"])
     grid = (batch * chunks, heads, blocks)
-    f32 = {"dtype": torch.float32, "device": o.v.device}
+    f32: dict[str, Any] = {"dtype": torch.float32, "device": o.v.device}
     none, z = o.v, _or(o.z, o.v)
     sizes = (length, chunk, chunks, heads, per_group, n, width, turns)
     exits = dfinal
@@ -148,7 +149,8 @@ def backward(
             torch.empty(batch, chunks, heads, **f32),
         )
         head_backward.head_adjoint[grid](
-            dout, o.q, z, o.decay, o.q_bias, o.cos, o.sin, _or(o.mimo_z, none), _or(o.mimo_o, none), local, total,
+            dout, o.q, z, o.decay, o.q_bias, o.cos, o.sin, _or(o.mimo_z, none), _or(o.mimo_o, none), local,
+            total,
             *rows(o.q), *rows(z), *sizes, HAS_Z=o.z is not None, **flags,
         )  # fmt: skip
         exits, _ = combine(local, total, None, dfinal, reverse=True, by_row=True)
@@ -165,8 +167,10 @@ def backward(
         dout, o.q, o.k, o.v, z, o.decay, o.gamma, o.late, o.q_bias, o.k_bias, o.cos, o.sin, _or(o.D, none),
         _or(o.mimo_x, none), _or(o.mimo_z, none), _or(o.mimo_o, none), _or(entries, none), _or(exits, none),
         scratch, dq, dk, dv, dz, ddecay, dgamma, dlate, dD, dmimo, dbegin,
-        *rows(o.q), *rows(o.k), *rows(o.v), *rows(z), length, chunk, chunks, spans, heads, per_group, n, width, turns,
-        HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entries is not None, HAS_EXIT=exits is not None,
+        *rows(o.q), *rows(o.k), *rows(o.v), *rows(z), length, chunk, chunks, spans, heads, per_group, n,
+        width, turns,
+        HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entries is not None,
+        HAS_EXIT=exits is not None,
         SPAN=SPAN, **flags,
     )  # fmt: skip
     g = {"v": dv, "z": dz, "decay": ddecay.sum(0), "gamma": dgamma.sum(0), "late": dlate.sum(0)}
@@ -175,7 +179,8 @@ def backward(
         raw, bias = getattr(o, name), getattr(o, f"{name}_bias")
         turned = torch.empty(batch, length, heads, rank, n, **f32)
         head_backward.rope_gradient[(batch * length, heads)](
-            d, raw, bias, o.cos, o.sin, turned, g["cos"], g["sin"], *rows(raw), blocks, length, heads, per_group,
+            d, raw, bias, o.cos, o.sin, turned, g["cos"], g["sin"], *rows(raw), blocks, length, heads,
+            per_group,
             n, turns, ADD=name == "k", RANK=rank, STEP=flags["STEP"], OFFSET=flags["OFFSET"], NB=flags["NB"],
             num_warps=1,
         )  # fmt: skip
@@ -193,10 +198,11 @@ def backward(
 
 
 def angle_forward(angle: Tensor, dt: Tensor, begin: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """cos, sin [B, L, H, S] and the last angle [B, H, S] float32, from angle [B, L, H, S] and dt [B, H, L]."""
+    """cos, sin [B, L, H, S] and the last angle [B, H, S] float32, from angle [B, L, H, S] and dt [B, H,
+    L]."""
     angle = adjacent(angle)
     batch, length, heads, turns = angle.shape
-    f32 = {"dtype": torch.float32, "device": angle.device}
+    f32: dict[str, Any] = {"dtype": torch.float32, "device": angle.device}
     cos, sin = (torch.empty(batch, length, heads, turns, **f32) for _ in range(2))
     end = torch.empty(batch, heads, turns, **f32)
     first = begin.contiguous() if begin is not None else angle
@@ -213,7 +219,7 @@ def angle_backward(
     """dangle [B, L, H, S], ddt [B, H, L] in their dtypes and the gradient of the first angle [B, H, S]."""
     angle = adjacent(angle)
     batch, length, heads, turns = angle.shape
-    like = {"device": angle.device}
+    like: dict[str, Any] = {"device": angle.device}
     dangle = torch.empty(batch, length, heads, turns, dtype=angle.dtype, **like)
     ddt = torch.empty(batch, heads, length, dtype=dt.dtype, **like)
     dbegin = torch.empty(batch, heads, turns, dtype=torch.float32, **like)

@@ -41,7 +41,7 @@ def plan(
 ) -> Plan:
     """Choose for `tiles` programs of a serial scan (batch times tiles of channels) over `length` tokens.
 
-    `mode` forces the choice, `chunk` the chunk's length. Raises ValueError for an unknown mode or a chunk < 1.
+    `mode` forces the choice, `chunk` the chunk's length. ValueError for an unknown mode or chunk < 1.
     """
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; choose one of {', '.join(MODES)}")

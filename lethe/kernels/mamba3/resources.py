@@ -1,7 +1,8 @@
 """What the six kernels need of a GPU, found without one: registers, spills, shared and tensor memory.
 
 Each kernel is compiled by Triton for a target architecture (`triton.compile` with a ``GPUTarget``) at a
-realistic specialisation, bfloat16 in and out, and the PTX is assembled once more by the ptxas that Triton
+realistic specialisation (bfloat16 in and out, widths and strides divisible by 16),
+and the PTX is assembled once more by the ptxas that Triton
 bundles, which reports what it used. No driver is touched. ``python -m lethe.kernels.mamba3.resources``
 prints the whole matrix as JSON lines.
 """
@@ -84,11 +85,13 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
             "ADD": True, "T": 64, "SB": 32, "HAS_BEGIN": True}  # fmt: skip
     join = {"HAS_RATE": True, "HAS_BEGIN": True, "REVERSE": False, "BY_ROW": False, "GROUP": 64, "BLOCK": 32}
     table: dict[str, list[tuple[Any, dict[str, Any]]]] = {
-        "C1": [(scan_forward.chunk_state, forward), (states.combine_chunks, join), (scan_forward.scan_output, forward)],
+        "C1": [(scan_forward.chunk_state, forward), (states.combine_chunks, join),
+        (scan_forward.scan_output, forward)],
         "C2": [(scan_backward.chunk_adjoint, forward), (scan_backward.scan_gradient, backward)],
         "C3": [(head_backward.head_adjoint, head), (head_backward.head_gradient, head),
                (head_backward.rope_gradient, head), (angles.angle_backward, head)],
-        "C4": [(angles.angle_forward, head), (head_forward.head_chunk, head), (head_forward.head_output, head)],
+        "C4": [(angles.angle_forward, head), (head_forward.head_chunk, head), (head_forward.head_output,
+        head)],
         "C5": [(scan_forward.chunk_state, forward), (scan_forward.scan_output, forward)],
         "C6": [(scan_backward.chunk_adjoint, forward), (scan_backward.scan_gradient, backward),
                (scan_backward.conv_gradient, {"ROWS": 16, "BLOCK": 64})],
@@ -99,7 +102,8 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
 FLOAT32 = {
     "A_ptr", "D_ptr", "dt_bias_ptr", "conv_ptr", "conv_bias_ptr", "weight_ptr", "skip_ptr", "local_ptr",
     "total_ptr", "rate_ptr", "begin_ptr", "entry_ptr", "exit_ptr", "end_ptr", "final_ptr", "scratch_ptr",
-    "dweight_ptr", "dskip_ptr", "dA_ptr", "dB_ptr", "dC_ptr", "dD_ptr", "dbias_ptr", "dconv_ptr", "dbegin_ptr",
+    "dweight_ptr", "dskip_ptr", "dA_ptr", "dB_ptr", "dC_ptr", "dD_ptr", "dbias_ptr", "dconv_ptr",
+    "dbegin_ptr",
     "decay_ptr", "gamma_ptr", "late_ptr", "bias_ptr", "q_bias_ptr", "k_bias_ptr", "cos_ptr", "sin_ptr",
     "mimo_x_ptr", "mimo_z_ptr", "mimo_o_ptr", "dq_ptr", "dk_ptr", "ddecay_ptr", "dgamma_ptr", "dlate_ptr",
     "dmimo_ptr", "d_ptr", "draw_ptr", "dcos_ptr", "dsin_ptr",
@@ -121,6 +125,8 @@ def _compile(function: Any, constants: dict[str, Any], target: int, warps: int) 
             aligned[(index,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "i32"
+            if name in ("width", "n") or re.search(r"_s[blrhg]$", name):
+                aligned[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature, constexprs, aligned)
     return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps})
 
@@ -136,7 +142,7 @@ def _assembled(ptx: str, target: int) -> tuple[int, int, int]:
         file = Path(folder) / "kernel.ptx"
         file.write_text(ptx)
         for tool in candidates:
-            command = [tool, "-v", f"--gpu-name={name}", file, "-o", f"{folder}/kernel.cubin"]
+            command = [str(tool), "-v", f"--gpu-name={name}", str(file), "-o", f"{folder}/kernel.cubin"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
                 break

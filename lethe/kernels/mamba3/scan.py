@@ -26,7 +26,8 @@ MAX_TAPS = 4
 """Width of the causal convolution's window."""
 
 FIELDS = (
-    "u", "dt", "A", "B", "C", "D", "z", "dt_bias", "weight", "skip", "conv_weight", "conv_bias", "initial_state",
+    "u", "dt", "A", "B", "C", "D", "z", "dt_bias", "weight", "skip", "conv_weight", "conv_bias",
+    "initial_state",
 )  # fmt: skip
 """Tensor arguments of the operator in order; the adjoint returns gradients in the same order."""
 

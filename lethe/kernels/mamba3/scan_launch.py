@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -46,7 +47,8 @@ class Operands:
 
         return Operands(
             adjacent(self.u), adjacent(self.dt), self.A.t().contiguous(), adjacent(self.B), adjacent(self.C),
-            whole(self.D), None if self.z is None else adjacent(self.z), whole(self.dt_bias), whole(self.weight),
+            whole(self.D), None if self.z is None else adjacent(self.z), whole(self.dt_bias),
+            whole(self.weight),
             whole(self.skip), whole(self.conv_weight), whole(self.conv_bias),
             None if self.initial_state is None else self.initial_state.float().transpose(1, 2).contiguous(),
             self.softplus,
@@ -113,8 +115,8 @@ def forward(o: Operands, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
     chunks = triton.cdiv(length, chunk)
     lanes = forward_lanes(n)
     grid = (batch, triton.cdiv(width, lanes), chunks)
-    f32 = {"dtype": torch.float32, "device": o.u.device}
-    flags = {
+    f32: dict[str, Any] = {"dtype": torch.float32, "device": o.u.device}
+    flags: dict[str, Any] = {
         "HAS_WEIGHT": o.weight is not None, "SOFTPLUS": o.softplus, "HAS_BIAS": o.dt_bias is not None,
         "HAS_CONV": o.conv_weight is not None, "NB": state_block(n), "DR": 1, "DL": lanes,
         "num_warps": 1,
@@ -134,7 +136,8 @@ def forward(o: Operands, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
     final = torch.empty(batch, n, width, **f32)
     z = _or(o.z, none)
     scan_forward.scan_output[grid](
-        u, o.dt, _or(o.weight, none), _or(o.skip, none), z, o.A, o.B, o.C, _or(o.D, none), _or(o.dt_bias, none),
+        u, o.dt, _or(o.weight, none), _or(o.skip, none), z, o.A, o.B, o.C, _or(o.D, none), _or(o.dt_bias,
+        none),
         _or(o.conv_weight, none), _or(o.conv_bias, none), _or(entry, none), y, final,
         *rows(u), *rows(o.dt), *rows(z), *rows(o.B), *rows(o.C), length, chunk, chunks, width, n, o.taps,
         HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entry is not None, **flags,
@@ -172,10 +175,14 @@ def backward(o: Operands, dy: Tensor, dfinal: Tensor | None, entry: Tensor, chun
     batch, length, width = o.u.shape
     n = o.A.shape[0]
     chunks = triton.cdiv(length, chunk)
-    f32 = {"dtype": torch.float32, "device": o.u.device}
+    f32: dict[str, Any] = {"dtype": torch.float32, "device": o.u.device}
     u, none = o.u, o.u
     z = _or(o.z, none)
-    common = {"SOFTPLUS": o.softplus, "HAS_BIAS": o.dt_bias is not None, "HAS_Z": o.z is not None}
+    common: dict[str, Any] = {
+        "SOFTPLUS": o.softplus,
+        "HAS_BIAS": o.dt_bias is not None,
+        "HAS_Z": o.z is not None,
+    }
     exits = dfinal
     if chunks > 1:
         lanes = forward_lanes(n)
@@ -192,7 +199,7 @@ def backward(o: Operands, dy: Tensor, dfinal: Tensor | None, entry: Tensor, chun
     tile = backward_tile(n, fused)
     blocks = triton.cdiv(width, tile.DR * tile.DL)
     spans = triton.cdiv(chunk, tile.SPAN)
-    like = {"device": u.device}
+    like: dict[str, Any] = {"device": u.device}
     du = torch.empty(batch, length, width, dtype=torch.float32 if fused else u.dtype, **like)
     ddt = torch.empty(batch, length, width, dtype=o.dt.dtype, **like)
     dz = torch.empty(batch, length, width, dtype=o.z.dtype, **like) if o.z is not None else du

@@ -51,7 +51,8 @@ def head_errors(
     heads, width = live["v"].shape[2:]
     at = {"device": live["v"].device}
     begin = {
-        "theta": torch.rand(batch, heads, live["angle"].shape[-1], **at), "S": torch.randn(batch, heads, width, n, **at),
+        "theta": torch.rand(batch, heads, live["angle"].shape[-1], **at), "S": torch.randn(batch, heads,
+        width, n, **at),
         "k": torch.randn(batch, heads, rank, n, **at), "x": torch.randn(batch, heads, rank, width, **at),
     }  # fmt: skip
     start = leaves(begin) if state else {}

@@ -33,7 +33,8 @@ def scan_operands(
 ) -> dict[str, Tensor]:  # fmt: skip
     torch.manual_seed(batch + 10 * length + 100 * width + 1000 * n)
     o = {
-        "u": torch.randn(batch, length, width).to(dtype), "dt": F.softplus(torch.randn(batch, length, width) - 1).to(dtype),
+        "u": torch.randn(batch, length, width).to(dtype), "dt": F.softplus(torch.randn(batch, length,
+        width) - 1).to(dtype),
         "A": -torch.exp(torch.randn(width, n)), "B": torch.randn(batch, length, n).to(dtype),
         "C": torch.randn(batch, length, n).to(dtype), "D": torch.randn(width),
     }  # fmt: skip
@@ -55,8 +56,10 @@ def block_operands(
 
     o = {
         "x": io(batch, length, width), "dt": io(batch, length, width), "A": -torch.exp(torch.randn(width, n)),
-        "B": io(batch, length, n), "C": io(batch, length, n), "D": torch.randn(width), "z": io(batch, length, width),
-        "conv_weight": torch.randn(width, taps), "conv_bias": torch.randn(width), "dt_bias": torch.randn(width),
+        "B": io(batch, length, n), "C": io(batch, length, n), "D": torch.randn(width), "z": io(batch,
+        length, width),
+        "conv_weight": torch.randn(width, taps), "conv_bias": torch.randn(width),
+        "dt_bias": torch.randn(width),
     }  # fmt: skip
     return {name: value.to(device) for name, value in o.items()}
 
