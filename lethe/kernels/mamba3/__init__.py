@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from lethe.kernels.mamba3.block import MambaBlock
     from lethe.kernels.mamba3.block3 import Mamba3Block
     from lethe.kernels.mamba3.head import head_scan
-    from lethe.kernels.mamba3.plan import Plan, plan
+    from lethe.kernels.mamba3.plan import Plan, choose_plan
     from lethe.kernels.mamba3.scan import fused_block, selective_scan
 
 _WHERE = {
     "MambaBlock": "block",
     "Mamba3Block": "block3",
     "Plan": "plan",
+    "choose_plan": "plan",
     "fused_block": "scan",
     "head_scan": "head",
-    "plan": "plan",
     "selective_scan": "scan",
 }
 
-__all__ = ["Mamba3Block", "MambaBlock", "Plan", "fused_block", "head_scan", "plan", "selective_scan"]
+__all__ = ["Mamba3Block", "MambaBlock", "Plan", "choose_plan", "fused_block", "head_scan", "selective_scan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="assignment"
+# (a tuple grows in an unrolled loop, which only Triton's compiler sees)
 """Backward kernels of the rotated head scan (C3), SISO and MIMO; names as in `head_forward`.
 
 G is the adjoint of g. For one token: dh = G + sum_i q^i dy^i' (output ranks first), dU = late G + gamma dh,

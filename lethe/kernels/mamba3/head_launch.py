@@ -51,9 +51,9 @@ class Operands:
 
     def dense(self) -> Operands:
         """The same with adjacent last axes; what is indexed without strides is made contiguous."""
-        strided = {name: adjacent(getattr(self, name)) for name in ("q", "k", "v")}
+        strided: dict[str, Any] = {name: adjacent(getattr(self, name)) for name in ("q", "k", "v")}
         names = ("decay", "gamma", "late", "q_bias", "k_bias", "cos", "sin", "mimo_x", "mimo_z", "mimo_o")
-        whole = {n: t.contiguous() for n in names if (t := getattr(self, n)) is not None}
+        whole: dict[str, Any] = {n: t.contiguous() for n in names if (t := getattr(self, n)) is not None}
         first = None
         if self.initial_state is not None:
             first = self.initial_state.float().transpose(2, 3).contiguous()

@@ -36,7 +36,7 @@ class Plan:
     """One sentence for people."""
 
 
-def plan(
+def choose_plan(
     tiles: int, length: int, multiprocessors: int, *, mode: str = "auto", chunk: int | None = None
 ) -> Plan:
     """Choose for `tiles` programs of a serial scan (batch times tiles of channels) over `length` tokens.
@@ -62,6 +62,6 @@ def plan(
 
 
 def _chunk(tiles: int, length: int, multiprocessors: int) -> int:
-    """The longest multiple of 32 that still gives FULL programs a multiprocessor, within the bounds."""
+    """The multiple of 32 that comes closest to FULL programs a multiprocessor, within the bounds."""
     fitting = length * tiles // (FULL * multiprocessors)
-    return max(SHORTEST, min(LONGEST, fitting // 32 * 32))
+    return max(SHORTEST, min(LONGEST, (fitting + 16) // 32 * 32))

@@ -1,10 +1,9 @@
 """What the six kernels need of a GPU, found without one: registers, spills, shared and tensor memory.
 
 Each kernel is compiled by Triton for a target architecture (`triton.compile` with a ``GPUTarget``) at a
-realistic specialisation (bfloat16 in and out, widths and strides divisible by 16),
-and the PTX is assembled once more by the ptxas that Triton
-bundles, which reports what it used. No driver is touched. ``python -m lethe.kernels.mamba3.resources``
-prints the whole matrix as JSON lines.
+realistic specialisation (bfloat16 in and out, widths and strides divisible by 16), and the PTX is assembled
+once more by the ptxas that Triton bundles, which reports what it used. No driver is touched.
+``python -m lethe.kernels.mamba3.resources`` prints the whole matrix as JSON lines.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from lethe.kernels.mamba3.checks import (
     check_shape,
     multiprocessors,
 )
-from lethe.kernels.mamba3.plan import Plan, plan
+from lethe.kernels.mamba3.plan import Plan, choose_plan
 
 MAX_TAPS = 4
 """Width of the causal convolution's window."""
@@ -35,7 +35,7 @@ FIELDS = (
 def scan_plan(u: Tensor, n: int, *, mode: str = "auto", chunk: int | None = None) -> Plan:
     """The plan for u [B, L, D] with n states on the device of u."""
     tiles = scan_launch.serial_tiles(u.shape[0], u.shape[2], n)
-    return plan(tiles, u.shape[1], multiprocessors(u), mode=mode, chunk=chunk)
+    return choose_plan(tiles, u.shape[1], multiprocessors(u), mode=mode, chunk=chunk)
 
 
 @torch.library.custom_op("lethe::mamba_scan", mutates_args=())

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="assignment"
+# (a tuple grows in an unrolled loop, which only Triton's compiler sees)
 """Backward kernels of the selective scan and of the fused block (C2 and C6).
 
 With G_t the adjoint of g_t (see `scan_forward`): G_t = C_t dy_t + exp(dt_{t+1} A) G_{t+1}, and with

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from lethe.kernels.mamba3 import plan as planning
+from lethe.kernels.mamba3.plan import choose_plan
 
 pytestmark = pytest.mark.compiles
 
@@ -54,13 +54,13 @@ def test_no_kernel_uses_dot(resources):
     ids=["few-programs", "enough-programs", "short", "one-program"],
 )
 def test_the_selector(tiles, length, mode, chunks):
-    chosen = planning.plan(tiles, length, 132)
+    chosen = choose_plan(tiles, length, 132)
     assert (chosen.mode, chosen.chunks) == (mode, chunks), chosen
     assert chosen.chunk * chosen.chunks >= length
 
 
 def test_the_selector_obeys_and_refuses():
-    assert planning.plan(512, 100, 132, mode="chunked", chunk=30).chunks == 4
-    assert planning.plan(1, 100, 132, mode="serial").chunks == 1
+    assert choose_plan(512, 100, 132, mode="chunked", chunk=30).chunks == 4
+    assert choose_plan(1, 100, 132, mode="serial").chunks == 1
     with pytest.raises(ValueError, match="chunk is 0"):
-        planning.plan(1, 100, 132, chunk=0)
+        choose_plan(1, 100, 132, chunk=0)
