@@ -5,9 +5,10 @@ g_t = exp(dt_t A) g_{t-1} + w_t u_t B_t and y_t = (C_t . g_t + (D + skip_t) u_t)
 token's weight with the half that the next token would have added, skip takes that half back from y_t.
 
 A [N, D] and the states are kept with adjacent channels. A program owns DR * DL channels and all states of
-one chunk of tokens; the tile [DR, N, DL] keeps a thread's states in registers, so the sum over n costs
-no shuffle when DL fills the warp. The next token is loaded while the present one is computed. No shared memory, no atomics, no tl.dot. With one chunk this is
-the serial mode; with several, `chunk_state` and `combine_chunks` provide what each chunk starts from.
+one chunk of tokens; the tile [DR, N, DL] keeps a thread's states in registers, so the sum over n costs no
+shuffle when DL fills the warp. The next token is loaded while the present one is computed. No shared
+memory, no atomics, no tl.dot. With one chunk this is the serial mode; with several, `chunk_state` and
+`combine_chunks` provide what each chunk starts from.
 """
 
 import triton
