@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 CORES ?= all
 # Another configuration, laid over config.yaml:  make paper CONFIG=.test/config.yaml
 CONFIG ?=
-PYTEST_FLAGS ?=
+PYTEST_FLAGS ?= -n auto
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -14,7 +14,7 @@ SNAKEMAKE := $(BIN)/python -m snakemake --cores $(CORES) $(if $(CONFIG),--config
 BOOK := book/_build/html/index.html
 
 .DEFAULT_GOAL := help
-.PHONY: help paper test test-fast lint format gpu book bench clean distclean
+.PHONY: help paper test test-all lint format gpu book bench clean distclean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,10 +31,10 @@ paper: $(READY) ## set up, compute what is missing, build the book
 	@echo "The book: $(CURDIR)/$(BOOK)"
 
 test: $(READY) ## set up, run the tests
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
-
-test-fast: $(READY) ## the tests without the slow ones
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
+
+test-all: $(READY) ## the slow tests too: about an hour on two cores
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 lint: $(READY) ## ruff (rules and format) and mypy
 	$(BIN)/python -m ruff check .

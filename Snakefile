@@ -176,9 +176,12 @@ rule house_audit:
         " -p lines {input.lines} -p manifest {params.manifest}"
 
 
+include: "rules/evidence.smk"
+
+
 rule pages:
     input:
-        numbers=[rules.battery.output.numbers, rules.house_audit.output.numbers],
+        numbers=[rules.battery.output.numbers, rules.house_audit.output.numbers, *(p[1] for p in PAGES.values())],
         audits=expand(f"{RESULTS}/audit/{{corpus}}.jsonl", corpus=CORPORA),
         recorded=f"{RESULTS}/recorded.txt" if config["record"] else [],
     output:
@@ -197,6 +200,7 @@ rule book:
         rules.pages.output,
         rules.battery.output,
         rules.house_audit.output,
+        PAGES.values(),
     output:
         HTML,
     log:

@@ -1,4 +1,4 @@
-"""The command line: verify, gates, audit, merge, replay, show.
+"""The command line: verify, gates, audit, merge, replay, show, fetch.
 
 Exit codes: 0 every applicable gate passes (or the command did its work), 1 a contract
 is violated (or a replay differs), 2 usage, 3 could not be judged, 130 interrupted.
@@ -50,7 +50,7 @@ ProfileOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu (Triton kernels run in its interpreter) or cuda.")]
 GatesOption = Annotated[list[str] | None, typer.Option("--gate", help="Run only this gate; repeatable.")]
-FolderOption = Annotated[Path | None, typer.Option(help="Write a counterexample.py for each failure here.")]
+FolderOption = Annotated[Path | None, typer.Option(help="Write a script for each failing gate here.")]
 
 
 @app.command()
@@ -117,6 +117,7 @@ def replay(
     candidate: Annotated[Path | None, typer.Option(help="The candidate, if it has moved.")] = None,
     reference: Annotated[Path | None, typer.Option(help="The reference, if it has moved.")] = None,
     json: Annotated[str, typer.Option(metavar="OUT", help="Write the new verdict here; - for stdout.")] = "",
+    counterexamples: FolderOption = None,
 ) -> None:
     """Reach a recorded verdict again and compare it byte for byte."""
     from lethe.verifier.replay import ReplayError
@@ -124,7 +125,9 @@ def replay(
 
     _output(json)
     try:
-        result = run_replay(verdict, candidate=candidate, reference=reference)
+        result = run_replay(
+            verdict, candidate=candidate, reference=reference, counterexamples=counterexamples
+        )
     except ReplayError as e:
         raise Mistake(str(e)) from None
     if json:
@@ -223,6 +226,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     app.command()(cli_audit.audit)
     app.command()(cli_audit.merge)
     app.command()(cli_audit.show)
+    app.command()(cli_audit.fetch)
     usage_errors = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
         code = app(arguments, standalone_mode=False)

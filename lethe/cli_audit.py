@@ -1,4 +1,4 @@
-"""The commands about corpora: audit, merge, show."""
+"""The commands about corpora: audit, merge, show, fetch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESULTS = Path("data/results/audit")
 CONFIG = Path("config.yaml")
 
 ConfigOption = Annotated[Path | None, typer.Option(help="Take corpora and settings from this file.")]
-CorpusOption = Annotated[str, typer.Option(help="house, dlblas, cuda_l1 or directory.")]
+CorpusOption = Annotated[str, typer.Option(help="house, dlblas, cuda_l1, drkernel, sakana or directory.")]
 PathOption = Annotated[Path | None, typer.Option(help="Where the corpus is.")]
 ProblemsOption = Annotated[Path | None, typer.Option(help="Its references, e.g. a KernelBench checkout.")]
 OutOption = Annotated[Path, typer.Option(help="Folder for the JSON lines, one file for each corpus.")]
@@ -50,7 +50,8 @@ def audit(
     shard: Annotated[str, typer.Option(metavar="i/n", help="Judge one of n parts, counted from 1.")] = "1/1",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows.")] = None,
     order: Annotated[
-        str, typer.Option(help="corpus, or stratified: any prefix is a fair sample.")
+        str,
+        typer.Option(help="corpus, stratified (any prefix is a fair sample), reversed or shuffled."),
     ] = "corpus",
     accepted: Annotated[
         bool | None,
@@ -67,6 +68,9 @@ def audit(
     quick: Annotated[bool | None, typer.Option("--quick/--full", help="Fewer draws per gate.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Judge rows again that the file holds.")] = False,
     counterexamples: FolderOption = None,
+    patience: Annotated[
+        float, typer.Option(min=0.1, help="Factor on time limits, for candidates that compile at run time.")
+    ] = 1.0,
 ) -> None:
     """Judge a corpus, a JSON line for each kernel; the same command again resumes."""
     from lethe.audit.corpora import CorpusError
@@ -83,6 +87,7 @@ def audit(
         gates=gate_ids(gate or (plan.get("audit") or {}).get("gates")),
         quick=plan.get("profile") == "quick" if quick is None else quick,
         counterexamples=str(counterexamples) if counterexamples else None,
+        patience=patience,
     )
     selection = Selection(
         shard=part,
@@ -164,6 +169,27 @@ def show(
         for title, text in (("reference", found.problem.source), ("candidate", found.candidate.source)):
             console.print(f"\n--- {title} ---", markup=False)
             say(text)
+
+
+def fetch(
+    corpus: Annotated[
+        str, typer.Argument(help="dlblas, cuda_l1, drkernel, sakana, kernelbench[-later] or published.")
+    ],
+    to: Annotated[Path, typer.Option(help="The folder to put it into.")],
+) -> None:
+    """Download a corpus from its public source, checked and resumable."""
+    from lethe.audit.corpora import CorpusError
+    from lethe.audit.download import fetch as fetched
+
+    err = console_for(stderr=True)
+    try:
+        paths = fetched(corpus, to, tell=lambda text: err.print(text, markup=False, soft_wrap=True))
+    except CorpusError as e:
+        raise Mistake(str(e)) from None
+    except OSError as e:
+        raise Mistake(f"cannot write under {to}: {e.strerror}") from None
+    for path in paths:
+        say(str(path))
 
 
 def _shard(text: str) -> tuple[int, int]:

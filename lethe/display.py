@@ -101,6 +101,9 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
     console.print(Text(sentence(verdict), style="bold"), soft_wrap=True)
     if verdict.counterexample:
         console.print(Text(f"Counterexample: {verdict.counterexample}"), soft_wrap=True)
+    for gate, told in verdict.counterexamples.items():
+        if "none" in told:
+            console.print(Text(f"No counterexample for {gate}: {told['none']}"), soft_wrap=True)
 
 
 def _gate_table(verdict: Verdict) -> RenderableType:

@@ -193,7 +193,9 @@ class Device:
 
     @property
     def slug(self) -> str:
-        """The folder under ``data/measured`` that this device's files live in, e.g. ``"h200"``."""
+        """The folder under ``data/measured`` that this device's files live in: ``"h200"``, or ``"cpu"``."""
+        if self.kind == "cpu":
+            return "cpu"
         drop = {"nvidia", "tesla", "geforce", "(r)", "(tm)", "cpu", "@"}
         words = [w for w in self.name.lower().replace("/", " ").split() if w not in drop]
         return "-".join("".join(c for c in w if c.isalnum() or c == ".") for w in words) or self.kind
@@ -301,8 +303,21 @@ def record(
         sources={_relative(f, root): sha256(f) for f in files},
         units=dict(units or {}),
     )
-    write_atomically(path, json.dumps(asdict(measurement), indent=1, sort_keys=True, allow_nan=False) + "\n")
+    write_atomically(path, _text(measurement))
     return measurement
+
+
+def _text(measurement: Measurement) -> str:
+    """The file's JSON: indented, but a line for each sample where they are a list."""
+    d = asdict(measurement)
+    samples = d["samples"]
+    if not isinstance(samples, list) or not samples:
+        return json.dumps(d, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    mark = "samples go here"
+    text = json.dumps({**d, "samples": mark}, indent=1, sort_keys=True, allow_nan=False)
+    rows = ",\n  ".join(json.dumps(s, sort_keys=True, allow_nan=False) for s in samples)
+    head, tail = text.split(json.dumps(mark))
+    return f"{head}[\n  {rows}\n ]{tail}\n"
 
 
 def load(path: Path) -> Measurement:
@@ -339,7 +354,10 @@ def measured_files(folder: Path = ROOT / "data" / "measured") -> list[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old content or the new, never a part."""
+    """Write a text file so that a reader sees the old content or the new, never a part.
+
+    Not the verifier's own: whatever imports from the verifier is stale when any file of it changes.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

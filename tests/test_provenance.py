@@ -148,17 +148,17 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(measured, tree):
 
 
 @pytest.mark.parametrize(
-    ("name", "slug"),
+    ("name", "kind", "slug"),
     [
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
-        ("AMD EPYC 7B13", "amd-epyc-7b13"),
-        ("", "cpu"),
+        ("NVIDIA H200", "cuda", "h200"),
+        ("NVIDIA GeForce RTX 4090", "cuda", "rtx-4090"),
+        ("AMD EPYC 7B13", "cpu", "cpu"),
+        ("", "cuda", "cuda"),
     ],
     ids=["h200", "rtx", "epyc", "unnamed"],
 )
-def test_device_folder_names(name, slug):
-    assert Device(name, "cpu").slug == slug
+def test_device_folder_names(name, kind, slug):
+    assert Device(name, kind).slug == slug
 
 
 def test_asking_for_cuda_without_a_device_is_a_clear_error(monkeypatch):

@@ -93,6 +93,8 @@ LOADERS: dict[str, str] = {
     "dlblas": "lethe.audit.dlblas:load",
     "cuda_l1": "lethe.audit.cuda_l1:load",
     "directory": "lethe.audit.directory:load",
+    "drkernel": "lethe.audit.drkernel:load",
+    "sakana": "lethe.audit.sakana:load",
     "redteam": "lethe.evidence.redteam:load",
     "honest": "lethe.evidence.honest:load",
     "mutants": "lethe.evidence.mutants:load",

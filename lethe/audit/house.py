@@ -24,6 +24,7 @@ from typing import Any
 from lethe.audit.corpora import CorpusError, ListedCorpus, Row
 from lethe.audit.textio import source_of
 from lethe.verifier.problem import Candidate, Problem
+from lethe.verifier.textfile import write_atomically
 
 SCHEMA = "lethe.house/1"
 FOLDER = Path("data/corpus/house")
@@ -172,9 +173,7 @@ def build_manifest(folder: Path | None = None, *, device: str = "cpu", only_chan
         "kernels": entries,
     }
     path = folder / "manifest.json"
-    part = path.with_name("manifest.json.part")
-    part.write_text(json.dumps(manifest, indent=1, sort_keys=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_atomically(path, json.dumps(manifest, indent=1, sort_keys=False) + "\n")
     return path
 
 

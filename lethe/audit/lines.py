@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from lethe.audit.corpora import Row
-from lethe.verifier.verdict import RULES_VERSION, Verdict
+from lethe.verifier.blame import same_rules
+from lethe.verifier.verdict import Verdict
 
 SCHEMA = "lethe.audit/1"
 
@@ -55,6 +56,7 @@ def make(row: Row, verdict: Verdict, settings: dict[str, Any], wall: float) -> L
             "gates": {g.gate: round(g.elapsed, 4) for g in verdict.gates},
             "environment": plain["environment"],
             "counterexample": plain["counterexample"],
+            "counterexamples": plain["counterexamples"],
         },
     }
 
@@ -66,7 +68,7 @@ def verdict_of(line: Line) -> Verdict:
     recorded["gates"] = [
         {**g, "elapsed": timing.get("gates", {}).get(g["gate"], 0.0)} for g in recorded["gates"]
     ]
-    for key in ("elapsed", "environment", "counterexample"):
+    for key in ("elapsed", "environment", "counterexample", "counterexamples"):
         recorded[key] = timing.get(key) if key == "counterexample" else timing.get(key) or {}
     return Verdict.from_dict(recorded)
 
@@ -76,13 +78,66 @@ def canonical(line: Line) -> str:
     return json.dumps({k: v for k, v in line.items() if k != "timing"}, sort_keys=True, allow_nan=False)
 
 
+KEPT_OF_A_FINDING = frozenset(
+    {
+        "case",
+        "channel",
+        "mechanism",
+        "output",
+        "metric",
+        "bound",
+        "expected",
+        "got",
+        "extra",
+        "message",
+        "where",
+    }
+)
+
+
+def compact(line: Line) -> Line:
+    """A line for the record: every status, one finding of each kind, no skipped cases, no host facts.
+
+    `report` makes the same tables of it, but a verdict cannot be replayed from it. About a kilobyte.
+    """
+    verdict = {k: v for k, v in line["verdict"].items() if k != "options"}
+    verdict["gates"] = [_compact_gate(g) for g in verdict["gates"]]
+    verdict["integrity"] = [_compact_finding(f) for f in verdict["integrity"]]
+    wall = line.get("timing", {}).get("wall")
+    gates = line.get("timing", {}).get("gates", {})
+    return {**line, "verdict": verdict, "timing": {"wall": wall, "gates": gates}}
+
+
+def _compact_gate(gate: dict[str, Any]) -> dict[str, Any]:
+    kinds = {_kind(f): f for f in reversed(gate["findings"])}
+    kept = {k: v for k, v in gate.items() if k in ("gate", "status", "channel", "cases", "reason", "whose")}
+    if gate["status"] == "error" or gate["status"] == "not_applicable":
+        kept["detail"] = gate["detail"]
+    if gate["measured"]:
+        kept["measured"] = gate["measured"]
+    kept["findings"] = [_compact_finding(f) for f in reversed(kinds.values())]
+    return {k: v for k, v in kept.items() if v is not None}
+
+
+def _kind(finding: dict[str, Any]) -> tuple[Any, ...]:
+    """What the floor tells apart: see `floor.channels`."""
+    extra = finding.get("extra") or {}
+    labels = bool(extra.get("maxnum")), bool(extra.get("reassociation"))
+    return finding["mechanism"], finding["channel"], *labels
+
+
+def _compact_finding(finding: dict[str, Any]) -> dict[str, Any]:
+    kept = {k: v for k, v in finding.items() if k in KEPT_OF_A_FINDING}
+    return {k: v for k, v in kept.items() if v not in (None, "", {}, [])}
+
+
 def is_current(line: Line, row: Row) -> bool:
     """Whether a recorded line still speaks about this row: same sources, same rules."""
     verdict = line["verdict"]
     return (
         verdict.get("candidate_sha256") == row.candidate.sha256
         and verdict.get("problem_sha256") == row.problem.sha256
-        and verdict.get("rules") == RULES_VERSION
+        and same_rules(verdict.get("rules", ""))
     )
 
 

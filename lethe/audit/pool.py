@@ -14,14 +14,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from lethe.audit.corpora import Row
 from lethe.verifier.problem import Candidate, Problem
-from lethe.verifier.verdict import Status, Verdict
+from lethe.verifier.settings import Budget, choose_executor, usual_budget
+from lethe.verifier.verdict import Blame, GateStatus, Status, Verdict
 
 ROW_SECONDS = 1800.0
 """A row that holds a worker longer than this is given up; every step inside has its own, shorter limit."""
@@ -44,6 +45,8 @@ class JudgeSettings:
     gates: tuple[str, ...] | None = None
     quick: bool = False
     counterexamples: str | None = None
+    patience: float = 1.0
+    """Multiplies the suspect's limits on time, for candidates that compile themselves at every new size."""
     factory: str = "lethe.audit.pool:real_judge"
     """``module:function`` that takes these settings and returns a judge."""
 
@@ -54,6 +57,7 @@ class JudgeSettings:
             "seed": self.seed,
             "gates": list(self.gates) if self.gates is not None else None,
             "quick": self.quick,
+            **({"patience": self.patience} if self.patience != 1.0 else {}),
         }
 
     def make(self) -> JudgeLike:
@@ -76,7 +80,20 @@ def real_judge(settings: JudgeSettings) -> JudgeLike:
         seed=settings.seed,
         gates=settings.gates,
         quick=settings.quick,
+        budget=_patient_budget(settings),
         counterexamples=Path(settings.counterexamples) if settings.counterexamples else None,
+    )
+
+
+def _patient_budget(settings: JudgeSettings) -> Budget | None:
+    """The usual budget with more time for the suspect; None leaves the choice to the judge."""
+    if settings.patience == 1.0:
+        return None
+    usual = usual_budget(choose_executor(settings.device, "python"))
+    return replace(
+        usual,
+        wall_seconds=usual.wall_seconds * settings.patience,
+        cpu_seconds=round(usual.cpu_seconds * settings.patience),
     )
 
 
@@ -86,6 +103,17 @@ def judge_row(judge: JudgeLike, row: Row) -> Verdict:
         return judge.verify(row.problem, row.candidate)
     except Exception as e:
         return harness_failed(row, f"the judge raised {type(e).__name__}: {e}")
+
+
+def short_of_memory(verdict: Verdict) -> bool:
+    """Whether memory ran out anywhere, which says nothing while others hold the device (fairness rule 21)."""
+    if verdict.status is Status.OUT_OF_MEMORY:
+        return True
+    told = [verdict.message] if verdict.status in (Status.HARNESS_FAILED, Status.REFERENCE_FAILED) else []
+    told += [
+        g.detail for g in verdict.gates if g.status is GateStatus.ERROR and g.whose is not Blame.EXECUTOR
+    ]
+    return any("out of memory" in text or "memory ran out" in text for text in told)
 
 
 def harness_failed(row: Row, message: str) -> Verdict:
@@ -151,15 +179,23 @@ class _Pool:
         self.size = workers
         self.context = multiprocessing.get_context("spawn")
         self.workers: list[_Worker] = []
+        self.short: list[Row] = []
+        """Rows that ran out of memory beside others; each is judged again alone, at the end."""
 
     def run(self, pending: deque[tuple[Row, int]]) -> Iterator[Result]:
+        yield from self._beside_each_other(pending)
+        for row in self.short:
+            self.stop()  # idle workers hold memory too
+            yield from self._beside_each_other(deque([(row, 0)]), alone=True)
+
+    def _beside_each_other(self, pending: deque[tuple[Row, int]], alone: bool = False) -> Iterator[Result]:
         while pending or any(w.row for w in self.workers):
             self._feed(pending)
             busy = {w.pipe: w for w in self.workers if w.row is not None}
             limit = min(w.since + ROW_SECONDS for w in busy.values()) - time.monotonic()
             for pipe in wait(list(busy), timeout=max(0.0, limit)):
                 worker = busy[pipe]  # type: ignore[index]
-                result = self._answer(worker, pending)
+                result = self._answer(worker, pending, alone)
                 if result is not None:
                     yield result
             for worker in list(self.workers):
@@ -178,7 +214,7 @@ class _Pool:
             with contextlib.suppress(OSError):  # a worker that died meanwhile is found by its closed pipe
                 worker.pipe.send(row)
 
-    def _answer(self, worker: _Worker, pending: deque[tuple[Row, int]]) -> Result | None:
+    def _answer(self, worker: _Worker, pending: deque[tuple[Row, int]], alone: bool) -> Result | None:
         row = worker.row
         assert row is not None
         try:
@@ -194,6 +230,9 @@ class _Pool:
             raise ValueError(answer)
         worker.row = None
         verdict, wall = answer
+        if self.size > 1 and not alone and short_of_memory(verdict):
+            self.short.append(row)
+            return None
         return Result(row, verdict, wall)
 
     def _start(self) -> _Worker:

@@ -127,7 +127,7 @@ def _row(line: lines.Line) -> dict[str, Any]:
         "violated": decided and (bool(failed) or bool(verdict["integrity"]) or status in faults),
         "decided": decided,
         "in_denominator": decided and line["accepted"] is not False,
-        "reasons": {n: g["reason"] for n, g in gates.items() if g["status"] == "not_applicable"},
+        "reasons": {n: g.get("reason") for n, g in gates.items() if g["status"] == "not_applicable"},
         "findings": findings,
         "integrity": verdict["integrity"],
         "channels": channels(status, findings, verdict["integrity"]),

@@ -18,9 +18,10 @@ from lethe.audit.corpora import Corpus, CorpusError, Row, in_shard, stratified
 from lethe.audit.lines import Line, Log, LogError
 from lethe.audit.pool import JudgeSettings, judged
 from lethe.audit.progress import Progress, quiet
+from lethe.verifier.textfile import write_atomically
 from lethe.verifier.verdict import CANDIDATE_FAULTS, Status, Verdict
 
-ORDERS = ("corpus", "stratified")
+ORDERS = ("corpus", "stratified", "reversed", "shuffled")
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Selection:
     limit: int | None = None
     """Only the first so many rows of the order (before sharding)."""
     order: str = "corpus"
-    """``"corpus"``, or ``"stratified"``: any prefix is a proportional sample of the families."""
+    """``"corpus"``; ``"stratified"``: any prefix is a proportional sample of the families; ``"reversed"`` and
+    ``"shuffled"`` (by a hash of the ids), to show that verdicts do not depend on the order."""
     rows: tuple[str, ...] = ()
-    """Only these row ids, if any are given."""
+    """Only these row ids, if any are given; `order` arranges them, and neither `limit` nor shards apply."""
     accepted: bool | None = None
     """Only rows that the corpus's own check accepted (True) or rejected (False)."""
     call_seconds: float | None = None
@@ -45,15 +47,22 @@ class Selection:
         if not 1 <= self.shard <= self.shards:
             raise CorpusError(f"there is no shard {self.shard} of {self.shards}; shards count from 1")
         if self.order not in ORDERS:
-            raise CorpusError(f"unknown order {self.order!r}; use corpus or stratified")
+            raise CorpusError(f"unknown order {self.order!r}; use {', '.join(ORDERS)}")
         if self.rows:
-            return [corpus.get(i) for i in self.rows]
+            return _arranged([corpus.get(i) for i in self.rows], self.order)
         rows = [r for r in corpus.rows() if self.accepted is None or r.accepted is self.accepted]
         if self.call_seconds is not None:
             rows = [r for r in rows if (r.extra.get("call_seconds") or 0.0) <= self.call_seconds]
-        if self.order == "stratified":
-            rows = stratified(rows)
-        return [r for r in rows[: self.limit] if in_shard(r.id, self.shard, self.shards)]
+        rows = _arranged(rows, self.order)[: self.limit]
+        return [r for r in rows if in_shard(r.id, self.shard, self.shards)]
+
+
+def _arranged(rows: list[Row], order: str) -> list[Row]:
+    if order == "stratified":
+        return stratified(rows)
+    if order == "shuffled":
+        return stratified(rows, by=lambda _: "")
+    return rows[::-1] if order == "reversed" else rows
 
 
 @dataclass(frozen=True)
@@ -133,10 +142,11 @@ def _same_settings(log: Log, corpus: Corpus, settings: JudgeSettings) -> None:
     wanted = settings.record()
     for line in log.lines.values():
         if line["corpus"] == corpus.name and line["settings"] != wanted:
-            name = next(k for k in wanted if line["settings"].get(k) != wanted[k])
+            differ = (k for k in wanted | line["settings"] if line["settings"].get(k) != wanted.get(k))
+            name = next(differ)
             raise LogError(
                 f"{log.path} holds rows judged with {name}={json.dumps(line['settings'].get(name))}, "
-                f"this run has {json.dumps(wanted[name])}; choose another --out or the same settings"
+                f"this run has {json.dumps(wanted.get(name))}; choose another --out or the same settings"
             )
 
 
@@ -161,10 +171,5 @@ def merge(shards: Iterable[str | Path]) -> list[Line]:
 
 def write(path: str | Path, merged: Sequence[Line]) -> None:
     """Write merged lines to a file, whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        for line in merged:
-            file.write(json.dumps(line, sort_keys=True, allow_nan=False) + "\n")
-    part.replace(path)
+    text = "".join(json.dumps(line, sort_keys=True, allow_nan=False) + "\n" for line in merged)
+    write_atomically(Path(path), text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from lethe.verifier.blame import binomial_upper
+
 Z95 = 1.959963984540054
 """97.5% quantile of the standard normal distribution: two-sided 95%."""
 
@@ -30,7 +32,7 @@ def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """Exact two-sided interval of a proportion (Clopper and Pearson 1934, Biometrika 26:404).
 
-    Returns (low, high) within [0, 1]; (0, 1) for no trials. The bounds solve the binomial tails by bisection.
+    Returns (low, high) within [0, 1]; (0, 1) for no trials.
     Raises ValueError unless 0 <= successes <= trials.
     """
     if not 0 <= successes <= trials:
@@ -38,30 +40,4 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tu
     if trials == 0:
         return 0.0, 1.0
     tail = (1 - confidence) / 2
-    failures = trials - successes
-    return 1 - _upper(failures, trials, tail), _upper(successes, trials, tail)
-
-
-def _upper(successes: int, trials: int, tail: float) -> float:
-    """The largest p at which seeing at most `successes` still has probability `tail`."""
-    if successes == trials:
-        return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(80):
-        p = (low + high) / 2
-        low, high = (p, high) if _at_most(successes, trials, p) > tail else (low, p)
-    return high
-
-
-def _at_most(successes: int, trials: int, p: float) -> float:
-    """Binomial distribution function, summed from logarithms so that large counts do not overflow."""
-    if p <= 0.0:
-        return 1.0
-    if p >= 1.0:
-        return float(successes >= trials)
-    log_p, log_q = math.log(p), math.log1p(-p)
-    whole = math.lgamma(trials + 1)
-    return math.fsum(
-        math.exp(whole - math.lgamma(i + 1) - math.lgamma(trials - i + 1) + i * log_p + (trials - i) * log_q)
-        for i in range(successes + 1)
-    )
+    return 1 - binomial_upper(trials - successes, trials, tail), binomial_upper(successes, trials, tail)

@@ -14,7 +14,7 @@ from lethe.audit.corpora import Row
 from lethe.audit.lines import Line, verdict_of
 from lethe.verifier import catalog
 from lethe.verifier.problem import Candidate, Problem
-from lethe.verifier.verdict import GateStatus
+from lethe.verifier.verdict import CANDIDATE_FAULTS, GateStatus, Status
 
 
 class Kind(StrEnum):
@@ -30,6 +30,9 @@ class Kind(StrEnum):
 
 INTEGRITY = "INTEGRITY"
 """Stands in `gate` for the probes outside the twelve gates."""
+
+REFUSALS = CANDIDATE_FAULTS | {Status.NO_CUSTOM_KERNEL}
+"""Statuses that refuse a candidate before any gate; they too may stand in `gate` (``"crashed"``)."""
 
 
 def specimen(
@@ -49,13 +52,13 @@ def specimen(
 
     Args:
         kind: what it is known to be.
-        gate: for a cheat, the gate it was written for (or ``INTEGRITY``).
+        gate: for a cheat, the gate it was written for (or ``INTEGRITY``, or a status of `REFUSALS`).
         twin: id of the honest row one line away, if there is one.
         facts: JSON values of the corpus's own, e.g. the mutation operator.
 
     Raises ValueError for a gate that does not exist.
     """
-    if gate is not None and gate not in (*catalog.IDS, INTEGRITY):
+    if gate is not None and gate not in (*catalog.IDS, INTEGRITY, *REFUSALS):
         raise ValueError(f"{id} names the gate {gate!r}; the gates are {', '.join(catalog.IDS)}, {INTEGRITY}")
     extra = {"kind": str(kind), "gate": gate, "twin": twin, **facts}
     return Row(
@@ -72,10 +75,11 @@ def specimen(
 
 
 def rejected_by(line: Line) -> set[str]:
-    """Gates that failed, and ``INTEGRITY`` if a probe found something."""
+    """Gates that failed, ``INTEGRITY`` if a probe found something, the status if it refuses the candidate."""
     verdict = verdict_of(line)
     failed = {g.gate for g in verdict.gates if g.status is GateStatus.FAIL}
-    return failed | ({INTEGRITY} if verdict.integrity else set())
+    refused = {str(verdict.status)} & {str(s) for s in REFUSALS}
+    return failed | refused | ({INTEGRITY} if verdict.integrity else set())
 
 
 def is_rejected(line: Line) -> bool:

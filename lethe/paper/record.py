@@ -1,6 +1,7 @@
-"""Record an audit that ran on a GPU: ``python -m lethe.paper.record AUDIT.jsonl``.
+"""Record an audit: ``python -m lethe.paper.record AUDIT.jsonl``.
 
-The only way a file gets into ``data/measured``. It holds verdicts, never a candidate's source.
+The way verdicts get into ``data/measured``: from a GPU, or with ``--device cpu`` from a full run that takes
+longer than the paper may. A record holds verdicts (`lines.compact`), never a candidate's source.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from lethe import provenance
 from lethe.provenance import ROOT
 
 
-def record_audit(audit: Path, parameters: dict[str, Any], measured: Path) -> Path:
+def record_audit(audit: Path, parameters: dict[str, Any], measured: Path, device: str = "cuda") -> Path:
     """Write ``<measured>/<device>/<corpus>_audit.json`` from a merged audit file; returns its path.
 
-    Raises RuntimeError where torch sees no CUDA device, LogError where the file is no audit.
+    Raises RuntimeError where `device` is cuda and torch sees none, LogError where the file is no audit.
     """
     from lethe.audit import lines
+    from lethe.audit.run import merge
 
-    on = provenance.device("cuda")
-    samples = list(lines.read(audit))
+    on = provenance.device(device)
+    samples = [lines.compact(line) for line in merge([audit])]
     path = measured / on.slug / f"{audit.stem}_audit.json"
     provenance.record(
         path,
@@ -43,10 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("audit", type=Path, nargs="+", help="merged audit files")
     parser.add_argument("--parameters", type=json.loads, default={}, help="the configuration, as JSON")
     parser.add_argument("--measured", type=Path, default=ROOT / "data" / "measured")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what judged them")
     arguments = parser.parse_args(argv)
     try:
         for audit in arguments.audit:
-            print(record_audit(audit, arguments.parameters, arguments.measured))
+            print(record_audit(audit, arguments.parameters, arguments.measured, arguments.device))
     except (OSError, RuntimeError, ValueError) as e:
         print(f"record: {e}", file=sys.stderr)
         return 1

@@ -69,7 +69,8 @@ class RunReport:
     gradient arrived."""
     guards_intact: bool
     overrun: list[str]
-    """Which tensors were written outside: ``"input:0: 4 bytes after its end"``."""
+    """Which tensors were written outside, ``"input:0: 4 bytes after its end"``, or (by an interpreted
+    kernel) read outside, ``"input:0: read 3 elements outside"``."""
     launches: int
     kernels: list[str]
     elapsed: float

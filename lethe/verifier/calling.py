@@ -14,6 +14,7 @@ from lethe.verifier.channel import span
 from lethe.verifier.entry import obstacle, state_of
 from lethe.verifier.executors import launch_count as _launch_count
 from lethe.verifier.executors import launched_names as _launched_names
+from lethe.verifier.executors.accesses import tainting as _tainting
 from lethe.verifier.executors.pretend_cuda import is_host as _is_host
 from lethe.verifier.structure import StructureError
 from lethe.verifier.structure import flatten as _flatten
@@ -116,8 +117,11 @@ class Call:
     upstream: list[torch.Tensor | None] | None
     guard: bool
     mode: str | None
+    taint: bool = False
+    """Whether interpreted kernels store marks instead of what they computed (`executors.accesses`)."""
 
     def once(self) -> Outcome:
+        """Build the inputs and call."""
         self.ledger.begin()
         leaves: list[torch.Tensor] = []
         with _plain():
@@ -126,9 +130,22 @@ class Call:
             ]
             if self.upstream is not None:
                 inputs = [_with_leaf(t, leaves) for t in inputs]
+        return self._outcome(inputs, leaves)
+
+    def again(self, earlier: Outcome, values: list[torch.Tensor]) -> Outcome:
+        """Write `values` into the very tensors of an earlier call, and call on them."""
+        self.ledger.begin()
+        with _plain(), _no_grad():
+            for t, value in zip(earlier.inputs, values, strict=True):
+                self._fill(t, value, list(t.stride()))
+        return self._outcome(earlier.inputs, [])
+
+    def _outcome(self, inputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> Outcome:
+        with _plain():
             arguments = _unflatten(inputs, self.skeleton)
         before, names = _launch_count(), set(_launched_names())
         self.ledger.active = self.guard
+        _tainting(self.taint)
         begun = _clock()
         _grad_enabled(self.upstream is not None)
         try:
@@ -144,6 +161,7 @@ class Call:
             if self.device.type == "cuda":
                 _synchronize()
         finally:
+            _tainting(False)
             _grad_enabled(True)
             self.ledger.active = False
         launched = list(_launched_names())
@@ -171,17 +189,22 @@ class Call:
         if self.guard:
             self.ledger.wrap(t, f"input:{i}")
         with _no_grad():
-            if span(shape, tuple(stride)) == value.numel() or not _overlaps(shape, stride):
-                _copy(t, value)
-            else:
-                place = _arange(0, 1, dtype=_int64, device=self.device).reshape([1] * len(shape))
-                for axis, (n, s) in enumerate(zip(shape, stride, strict=True)):
-                    place = place + (_arange(0, n, dtype=_int64, device=self.device) * s).reshape(
-                        [n if a == axis else 1 for a in range(len(shape))]
-                    )
-                flat = _as_strided(t, (span(shape, tuple(stride)),), (1,), t.storage_offset())
-                flat[place.reshape(-1)] = _to(_clone(value), self.device).reshape(-1)
+            self._fill(t, value, stride)
         return t
+
+    def _fill(self, t: torch.Tensor, value: torch.Tensor, stride: list[int]) -> None:
+        """Write `value` into `t`, whose elements may share places."""
+        shape = tuple(value.shape)
+        if span(shape, tuple(stride)) == value.numel() or not _overlaps(shape, stride):
+            _copy(t, value)
+            return
+        place = _arange(0, 1, dtype=_int64, device=self.device).reshape([1] * len(shape))
+        for axis, (n, s) in enumerate(zip(shape, stride, strict=True)):
+            place = place + (_arange(0, n, dtype=_int64, device=self.device) * s).reshape(
+                [n if a == axis else 1 for a in range(len(shape))]
+            )
+        flat = _as_strided(t, (span(shape, tuple(stride)),), (1,), t.storage_offset())
+        flat[place.reshape(-1)] = _to(_clone(value), self.device).reshape(-1)
 
     def _call(self, arguments: Any) -> Any:
         def call() -> Any:

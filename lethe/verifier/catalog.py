@@ -24,7 +24,7 @@ CONTRACTS: tuple[Contract, ...] = (
         "where every partial sum is an exact small integer",
         oracle=_ORACLE64,
         measurement="random draws, and zeros, one-hot, large, small, mixed magnitude, constant, sorted, "
-        "{0,1} integer and sparse draws",
+        "{0,1} integer, sparse, deep (far below zero) and spike (one dominating element a row) draws",
         violation="an element outside its band, or another structure, shape or dtype",
         crosswalk="no single class; the value part of each compute class",
     ),
@@ -88,8 +88,11 @@ CONTRACTS: tuple[Contract, ...] = (
         oracle="the candidate itself on the same bytes, and the reference's own aliasing",
         measurement="repeats on fresh memory, after other work, in a second process, on a second stream "
         "and by "
-        "graph replay on CUDA; result 1 is read again after call 2 on other inputs",
-        violation="bytes that differ, an input that changed, a result that changed after the fact",
+        "graph replay on CUDA; result 1 is read again after call 2 on other inputs; other values are written "
+        "into "
+        "the tensors of an earlier call",
+        violation="bytes that differ, an input that changed, a result that changed after the fact, an answer "
+        "that was remembered by its tensor",
         crosswalk="determinism among C-ORD",
     ),
     Contract(
@@ -126,13 +129,16 @@ CONTRACTS: tuple[Contract, ...] = (
         identifier="EXC-02",
         name="subnormals",
         channel=Channel.TOLERANCE_FREE,
-        scope="copy and affine operators, where the reference keeps subnormal values",
-        precondition="the reference returns a subnormal at the element in float32 and in float64",
-        postcondition="the kernel returns a non-zero value there",
+        scope="copy and affine operators, where the reference keeps subnormal values; for NaN all operators "
+        "with a floating input; for the sign of zero those that move, negate or make absolute",
+        precondition="the reference returns a subnormal at the element in float32 and in float64; for NaN it "
+        "is finite, and stays so with its subnormal inputs flushed",
+        postcondition="the kernel returns a non-zero value there, no NaN, and zeros of the reference's sign",
         tolerance="none",
         oracle=_WORKING,
-        measurement="subnormal values among ordinary ones",
-        violation="flushed to zero; a flush that the tool chain imposes is its own sub-label",
+        measurement="subnormal values, and zeros of both signs, among ordinary ones",
+        violation="flushed to zero (a flush that the tool chain imposes is its own sub-label), NaN, or a "
+        "zero of the other sign",
         crosswalk="none (the label C-EXC-02 stands for out-of-bounds access there, which is guarded by "
         "red zones "
         "in every run here)",

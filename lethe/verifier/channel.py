@@ -248,7 +248,9 @@ def write_tensors(tensors: list[Tensor], arena: Arena, offset: int = 0, index: i
         if offset + size > arena.size:
             raise ValueError("the tensors do not fit into the arena")
         if size:
-            flat = t.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+            plain = t.detach().resolve_conj().resolve_neg().contiguous()
+            # a contiguous tensor may have any stride along dimensions of size 1
+            flat = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
             torch.frombuffer(arena.memory, dtype=torch.uint8, count=size, offset=offset).copy_(flat)
         metas.append(TensorMeta(dtype_name(t.dtype), tuple(t.shape), tuple(t.stride()), index, offset))
         offset += -(-size // ALIGN) * ALIGN

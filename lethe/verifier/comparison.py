@@ -67,7 +67,7 @@ def compare(value: Tensor, truth: Tensor, allowed: Band) -> Comparison:
     """
     if value.shape != truth.shape:
         raise ValueError(f"the value has shape {tuple(value.shape)}, the truth {tuple(truth.shape)}")
-    if allowed.selected is not None:
+    if allowed.selected is not None and judged_by_selection(allowed.selected):
         return compare_selection(value, allowed.selected)
     y = real_view(truth).double()
     v = real_view(value.detach()).to(device=y.device, dtype=torch.float64)
@@ -103,6 +103,11 @@ def _worst(v: Tensor, y: Tensor, bound: Tensor, valid: Tensor, swallowed: int) -
         minted=int(minted.sum()),
         swallowed=swallowed,
     )
+
+
+def judged_by_selection(selected: Selected) -> bool:
+    """Rule 16: an index is judged by the value it points at, wherever it can be looked up."""
+    return bool(selected.expected.shape == selected.truth.shape)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ __all__ = [
     "perturbed_run",
     "profile_operator",
     "real_view",
+    "regrouping",
     "smallest",
     "source_spread",
     "spread",
@@ -58,6 +59,12 @@ MANY_OPERATIONS = 150
 OVERFLOW_MARGIN = 2.0**4
 """Values within this factor of the largest finite number are overflow's neighbourhood: a faithful
 kernel that scales, squares or sums in another order may overflow there (fairness rule 9)."""
+
+
+def overflow_limit(dtype: torch.dtype) -> float:
+    """Rule 9: magnitude from which on a value of `dtype` is near overflow and is not charged."""
+    return float(torch.finfo(dtype).max) / OVERFLOW_MARGIN
+
 
 FAR_OFF = 64.0
 """A run that overflowed and deviates by this multiple of the other runs' spread owes it to the overflow: of 4
@@ -97,11 +104,20 @@ def _perturbed_reference(instance: Instance, mode: Perturb) -> nn.Module:
     return module
 
 
-def _mode(unit: float, seed: int, run: int, runs: int, dtype: torch.dtype, growth: str) -> Perturb:
+def _mode(
+    unit: float, seed: int, run: int, runs: int, dtype: torch.dtype, growth: str, repeating: bool = False
+) -> Perturb:
     """The mode of one run; the second half of the runs overflows like `dtype`, with `OVERFLOW_MARGIN` to
-    spare."""
-    limit = torch.finfo(dtype).max / OVERFLOW_MARGIN if run >= (runs + 1) // 2 else None
-    return Perturb(unit, seed * 1009 + run, tiny=smallest(dtype), rounding=Rounding(growth), limit=limit)
+    spare. On `repeating` inputs every other run errs coherently."""
+    limit = overflow_limit(dtype) if run >= (runs + 1) // 2 else None
+    return Perturb(
+        unit,
+        seed * 1009 + run,
+        tiny=smallest(dtype),
+        rounding=Rounding(growth),
+        limit=limit,
+        coherent=repeating and run % 2 == 1,
+    )
 
 
 class _Collector:
@@ -140,11 +156,13 @@ def spread(
     *,
     dtype: torch.dtype = torch.float32,
     growth: str = "auto",
+    repeating: bool = False,
 ) -> Spread:
     """Largest deviation of `k` perturbed float64 runs from `truth`, the oracle's result.
 
     `truth` is nested, or a list of tensors; `unit` is the unit roundoff of the working `dtype`;
-    `growth` says how sums err (`operations.Rounding`).
+    `growth` says how sums err (`operations.Rounding`); `repeating` that the inputs hold few values, so that
+    an elementwise function errs alike on all elements and the errors do not average out.
     The second half of the runs also overflows like the working precision, so that elements whose
     finiteness hangs on the order of evaluation show up in `disagree`. Raises ReferenceFailed.
     """
@@ -152,7 +170,7 @@ def spread(
     wide = cast_floating(inputs, torch.float64)
     run = 0
     while run < k:
-        mode = _mode(unit, seed, run, k, dtype, growth)
+        mode = _mode(unit, seed, run, k, dtype, growth, repeating)
         out = _run_perturbed(instance, wide, mode, None)
         found.add([real_view(t) for t in flatten(out)[0]], mode.overflowed)
         run += 1
@@ -234,7 +252,7 @@ def gradient_spread(
 ) -> dict[str, Spread]:
     """As `spread`, for the gradients that `oracle.gradients` names; forward and backward are both perturbed.
 
-    Names whose true gradient is None are absent.
+    An element's spread is at least what `regrouping` allows. Names whose true gradient is None are absent.
     """
     names = [n for n, t in truth.items() if t is not None]
     expected = [t for t in truth.values() if t is not None]
@@ -252,4 +270,20 @@ def gradient_spread(
         )
         run += 1
         k = min(k, RUNS_LARGE) if mode.operations > MANY_OPERATIONS else k
-    return {n: Spread([s], [d]) for n, s, d in zip(names, collected.spread, collected.disagree, strict=True)}
+    spreads = [torch.maximum(s, regrouping(t, unit)) for s, t in zip(collected.spread, expected, strict=True)]
+    return {n: Spread([s], [d]) for n, s, d in zip(names, spreads, collected.disagree, strict=True)}
+
+
+def regrouping(gradient: Tensor, unit: float) -> Tensor:
+    """One rounding error of a typical element of the same sample, for every element of a gradient.
+
+    A gradient is a sum over the paths through a program, and another program for the same function groups
+    them differently: where the reference multiplies two small sums, (a - b)(c - d), a parallel scan adds
+    their large products. Elements that are small by cancellation then err like the others of their sample
+    (first dimension; of the whole tensor for vectors): the root mean square stands for the terms.
+    """
+    y = gradient.double()
+    y = torch.where(y.isfinite(), y, 0.0)
+    dims = tuple(range(1, y.dim())) if y.dim() > 1 else tuple(range(y.dim()))
+    typical = y.square().mean(dim=dims, keepdim=True).sqrt() if y.numel() else y
+    return (unit * typical).expand(y.shape)

@@ -20,6 +20,7 @@ from lethe.verifier import channel, sandbox, structure
 from lethe.verifier.answers import Built, OutputMeta, RunReport, parse_built, parse_reports
 from lethe.verifier.channel import Arena, GarbageError, GoneError, LateError
 from lethe.verifier.ends import MAY_REPORT, Exit, SuspectError, clean, remove
+from lethe.verifier.limits import crowding
 from lethe.verifier.sandbox import Isolation, Limits
 from lethe.verifier.verdict import Status
 
@@ -202,6 +203,10 @@ class Suspect:
         )
         return self._decode("build", lambda: parse_built(answer, self._answers))
 
+    def update(self, state: dict[str, Tensor]) -> None:
+        """Write `state` into the constructed candidate's own tensors of the same name and shape."""
+        self._ask("update", {"state": list(state)}, list(state.values()))
+
     def run(
         self,
         inputs: Any,
@@ -213,6 +218,8 @@ class Suspect:
         guard: bool = True,
         between: int = 0,
         mode: str | None = None,
+        then: Any = None,
+        taint: bool = False,
     ) -> list[RunReport]:
         """Call the candidate `times` times on `inputs` (a list of arguments, or a dict of keywords).
 
@@ -221,9 +228,14 @@ class Suspect:
         `hold` keeps the first call's outputs alive under that name for `read`. `between` puts so
         many unrelated allocations between calls. On CUDA `mode` may be ``"stream"`` (a second
         stream) or ``"graph"`` (replay of a captured graph).
+
+        `then` is a second set of inputs of the same shapes: after the first call it is written into the
+        very same tensors and the candidate is called again, which gives one report more. With `taint`
+        interpreted kernels store NaN (flipped integers) instead of what they computed.
         """
         tensors, skeleton = structure.flatten(inputs)
         gradients = [g for g in upstream or [] if g is not None]
+        later, _ = structure.flatten(then) if then is not None else ([], None)
         answer = self._ask(
             "run",
             {
@@ -236,10 +248,13 @@ class Suspect:
                 "guard": guard,
                 "between": between,
                 "mode": mode,
+                "then": len(later),
+                "taint": taint,
             },
-            tensors + gradients,
+            tensors + later + gradients,
         )
-        return self._decode("run", lambda: parse_reports(answer, self._answers, times))
+        count = times + (then is not None)
+        return self._decode("run", lambda: parse_reports(answer, self._answers, count))
 
     def read(self, name: str) -> Any:
         """Present values of the outputs held under `name`."""
@@ -274,7 +289,7 @@ class Suspect:
         if self._ended:
             raise SuspectError(Status.CRASHED, f"the suspect has ended already ({self._ended})", stage)
         limit = self.limits.wall_seconds if seconds is None else seconds
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + limit * crowding()
         nonce = randbits(64)
         try:
             if channel.pending(self._socket):

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import inputs, memory, oracle, profiling, shapes, shrink, tolerance, weights
-from lethe.verifier.fairness import is_vacuous
+from lethe.verifier import fairness, inputs, memory, oracle, profiling, shapes, shrink, tolerance, weights
+from lethe.verifier.cache import TensorCache
 from lethe.verifier.limits import time_limit
 from lethe.verifier.problem import Instance, Problem, ProblemError, instantiate, sizes_as_written
 from lethe.verifier.settings import Settings
 from lethe.verifier.sheet import SkipCase
-from lethe.verifier.structure import Skeleton, flatten, map_tensors, paths
+from lethe.verifier.structure import Skeleton, bytes_of, flatten, map_tensors, paths
 from lethe.verifier.verdict import Reason
 
 if TYPE_CHECKING:
@@ -29,8 +28,11 @@ if TYPE_CHECKING:
 
 Sizes = dict[str, int]
 
-TRUTHS_KEPT = 160
-QUICK_SHAPES = 6
+KEPT_BYTES = 1 << 30
+"""Drawn inputs, and separately truths, that a docket keeps: far more than a problem on a CPU needs."""
+BYTES_OF_A_TRUTH = 3
+"""A truth in multiples of its float64 outputs: those, their bands, and the working-precision outputs."""
+QUICK_SHAPES = 8
 """Sizes tried in quick mode; the most telling come first."""
 
 
@@ -59,39 +61,42 @@ class Truth:
     """float64 outputs (discrete outputs keep their dtype)."""
     working: list[Tensor]
     """The reference's own working-precision outputs."""
-    make_bands: Callable[[int], list[Band]]
+    make_bands: Callable[[str, int], list[Band]]
+    by_gate: bool = False
+    """Whether the gates' bands differ, as in the ``paper`` profile; the derived ones depend on the case."""
+    _bands: dict[tuple[str, int], list[Band]] = field(default_factory=dict, repr=False)
 
-    @cached_property
-    def bands(self) -> list[Band]:
-        """One band per output; computed on first use, since the tolerance-free gates need none."""
-        return self.make_bands(0)
+    def bands(self, gate: str, salt: int = 0) -> list[Band]:
+        """One band per output; computed on first use, since the tolerance-free gates need none.
 
-    @cached_property
-    def second_bands(self) -> list[Band]:
-        """The same from other perturbations, for a borderline breach (fairness rule 22)."""
-        return self.make_bands(1)
+        Another `salt` takes other perturbations, for a borderline breach (fairness rule 22).
+        """
+        key = (gate if self.by_gate else "", salt)
+        if key not in self._bands:
+            self._bands[key] = self.make_bands(gate, salt)
+        return self._bands[key]
 
 
 class Docket:
-    """The reference side of a trial. Raises ProblemError if the reference cannot be used."""
+    """The reference side of a trial. Raises ProblemError if the reference cannot be used.
 
-    def __init__(self, problem: Problem, settings: Settings) -> None:
+    With `as_written` the problem keeps its own sizes, and ProblemError says so where they are too large.
+    """
+
+    def __init__(self, problem: Problem, settings: Settings, *, as_written: bool = False) -> None:
         self.problem = problem
         self.settings = settings
         budget = settings.budget
         with time_limit(budget.prepare_seconds, f"{problem.name}: the reference"):
-            self.shrunk = shrink.shrink(
-                problem,
-                budget.reference_seconds,
-                budget.reference_bytes,
-                max_cost=budget.reference_cost if settings.executor == "interpreter" else None,
-                device=settings.device,
-            )
-        self.base: Sizes = dict(self.shrunk.sizes)
+            if as_written:
+                shrink.require_bytes(problem, budget.written_bytes)
+                self.base: Sizes = {}
+            else:
+                self.base = dict(self._fitting().sizes)
         self.written: Sizes = sizes_as_written(problem)
         self._instances: OrderedDict[tuple[Any, ...], Instance] = OrderedDict()
-        self._cases: dict[tuple[Any, ...], Case | str] = {}
-        self._truths: OrderedDict[tuple[Any, ...], tuple[list[Any], Truth]] = OrderedDict()
+        self._cases: TensorCache[tuple[Any, ...], Case | str] = TensorCache(KEPT_BYTES)
+        self._truths: TensorCache[tuple[Any, ...], tuple[list[Any], Truth]] = TensorCache(KEPT_BYTES)
         self._memo: dict[str, Any] = {}
         normal = self.case("normal", settings.seed)
         first, _ = flatten(oracle.run_working(self.instance(), normal.inputs))
@@ -99,7 +104,17 @@ class Docket:
             raise ProblemError(
                 f"{problem.name}: the reference returns no tensor, so there is nothing to compare"
             )
-        self.vacuous = is_vacuous(first) or self._ignores_input()
+        self.vacuous = fairness.is_vacuous(first, self._on_other_inputs(first))
+
+    def _fitting(self) -> shrink.Shrunk:
+        budget = self.settings.budget
+        return shrink.shrink(
+            self.problem,
+            budget.reference_seconds,
+            budget.reference_bytes,
+            max_cost=budget.reference_cost if self.settings.executor == "interpreter" else None,
+            device=self.settings.device,
+        )
 
     def instance(self, sizes: Sizes | None = None, varied: bool = False) -> Instance:
         """The reference built at `sizes` (default: the base sizes), see `Case.varied`."""
@@ -123,9 +138,9 @@ class Docket:
             name = kind if which is None else f"{kind}:input{which}"
             try:
                 drawn = inputs.draw(self.instance(sizes), kind, seed, which)
-                self._cases[key] = Case(name, kind, seed, sizes, drawn)
+                self._cases.put(key, Case(name, kind, seed, sizes, drawn), drawn)
             except inputs.IllegalDraw as e:
-                self._cases[key] = str(e)
+                self._cases.put(key, str(e), None)
         return self._drawn(key)
 
     def derived(self, base: Case, name: str, kind: str, make: Callable[[], list[Any]]) -> Case:
@@ -136,9 +151,10 @@ class Docket:
         key = (name, kind, base.seed, _key(base.sizes))
         if key not in self._cases:
             try:
-                self._cases[key] = Case(name, kind, base.seed, base.sizes, make())
+                made = make()
+                self._cases.put(key, Case(name, kind, base.seed, base.sizes, made), made)
             except inputs.IllegalDraw as e:
-                self._cases[key] = str(e)
+                self._cases.put(key, str(e), None)
         return self._drawn(key)
 
     def _drawn(self, key: tuple[Any, ...]) -> Case:
@@ -152,9 +168,8 @@ class Docket:
         key = (id(case.inputs), dtype)
         if key not in self._truths:
             # The inputs are kept beside the truth, so that no other list can take their identity.
-            self._truths[key] = (case.inputs, self._evaluate(case, dtype))
-            trim(self._truths, TRUTHS_KEPT)
-        self._truths.move_to_end(key)
+            truth = self._evaluate(case, dtype)
+            self._truths.put(key, (case.inputs, truth), BYTES_OF_A_TRUTH * [truth.expected])
         return self._truths[key][1]
 
     def _evaluate(self, case: Case, dtype: str) -> Truth:
@@ -163,7 +178,7 @@ class Docket:
         working, skeleton = flatten(oracle.run_working(instance, drawn, dtype=dtype))
         expected, _ = flatten(oracle.run_float64(instance, drawn, dtype=dtype))
 
-        def bands(salt: int) -> list[Band]:
+        def bands(gate: str, salt: int) -> list[Band]:
             return tolerance.bands(
                 instance,
                 drawn,
@@ -173,10 +188,12 @@ class Docket:
                 dtype=dtype,
                 profile=self.settings.profile,
                 operator=self.operator,
+                gate=gate,
                 seed=2 * case.seed + salt,
             )
 
-        return Truth(skeleton, paths(skeleton), expected, working, bands)
+        by_gate = self.settings.profile == "paper"
+        return Truth(skeleton, paths(skeleton), expected, working, bands, by_gate)
 
     @property
     def operator(self) -> OperatorProfile:
@@ -190,12 +207,19 @@ class Docket:
             self._memo[key] = profiling.profile_operator(self.instance(case.sizes), case.inputs)
         return self._memo[key]
 
+    def remembered(self, key: str, find: Callable[[], Any]) -> Any:
+        """What `find` returned when `key` was first asked for; it must not depend on any candidate."""
+        if key not in self._memo:
+            self._memo[key] = find()
+        return self._memo[key]
+
     @property
     def undecidable(self) -> tuple[Reason, str] | None:
         """Why no gate applies to this problem, if none does (fairness rules 3 and 25)."""
         if self.vacuous:
             return Reason.VACUOUS, "the reference's output does not depend on its inputs"
-        if self.operator.stochastic:
+        spec = self.problem.spec
+        if fairness.is_stochastic(self.operator, declared=spec is not None and spec.stochastic):
             return Reason.STOCHASTIC, "the reference draws random numbers"
         return None
 
@@ -226,9 +250,17 @@ class Docket:
         """True if the reference does not return the same bytes twice (fairness rules 2 and 3)."""
         if "varies" not in self._memo:
             case = self.case("normal", self.settings.seed)
-            a, b = (flatten(oracle.run_working(self.instance(), case.inputs))[0] for _ in range(2))
-            self._memo["varies"] = not all(same_bytes(x, y) for x, y in zip(a, b, strict=True))
+            runs = [flatten(oracle.run_working(self.instance(), case.inputs))[0] for _ in range(2)]
+            self._memo["varies"] = fairness.reference_varies(runs)
         return self._memo["varies"]
+
+    @property
+    def backends(self) -> dict[str, Any]:
+        """The settings that stood at the end of the reference's own run (fairness rule 13)."""
+        if "backends" not in self._memo:
+            case = self.case("normal", self.settings.seed)
+            self._memo["backends"] = oracle.backends_after(self.instance(), case.inputs)
+        return self._memo["backends"]
 
     @property
     def reference_memory(self) -> tuple[set[int], dict[int, set[str]]]:
@@ -246,16 +278,18 @@ class Docket:
             self._memo["state"] = memory.keeps_state(self.instance(), case.inputs)
         return self._memo["state"]
 
-    def _ignores_input(self) -> bool:
-        """Fairness rule 25: an output that no input moves proves nothing."""
-        outs = []
-        for seed in (self.settings.seed, self.settings.seed + 1):
-            try:
-                case = self.case("normal", seed)
-            except SkipCase:
-                return False
-            outs.append(flatten(oracle.run_working(self.instance(), case.inputs))[0])
-        return all(a.shape == b.shape and same_bytes(a, b) for a, b in zip(*outs, strict=True))
+    def _on_other_inputs(self, first: list[Tensor]) -> list[Tensor] | None:
+        """The reference's outputs on another draw, for fairness rule 25; None where they cannot be compared
+        with the first."""
+        try:
+            case = self.case("normal", self.settings.seed + 1)
+        except SkipCase:
+            return None
+        other, _ = flatten(oracle.run_working(self.instance(), case.inputs))
+        alike = len(other) == len(first) and all(
+            a.shape == b.shape for a, b in zip(first, other, strict=True)
+        )
+        return other if alike else None
 
 
 def cast_floating(value: Any, dtype: str) -> Any:
@@ -267,20 +301,14 @@ def cast_floating(value: Any, dtype: str) -> Any:
 
 
 def same_bytes(a: Tensor, b: Tensor) -> bool:
-    """Bit-for-bit equality, NaN payloads included."""
+    """Bit-for-bit equality; all NaN are alike (fairness rule 5)."""
     import torch
 
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if a.numel() == 0:
         return True
-    return torch.equal(_bytes(a), _bytes(b))
-
-
-def _bytes(t: Tensor) -> Tensor:
-    import torch
-
-    return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return torch.equal(*(bytes_of(fairness.ignore_nan_payload(t)) for t in (a, b)))
 
 
 def _key(sizes: Sizes) -> tuple[tuple[str, int], ...]:

@@ -190,6 +190,10 @@ def _describe(instance: Instance) -> list[Domain]:
     return domains
 
 
+ALL_WHOLE = 2.0**23
+"""From here on every float32 is a whole number, so that being whole says nothing."""
+
+
 def _domain(draws: list[Tensor], generic: bool) -> Domain:
     x = draws[0]
     if x.dtype is torch.bool:
@@ -203,7 +207,8 @@ def _domain(draws: list[Tensor], generic: bool) -> Domain:
     if not all(bool(t.isfinite().all()) for t in draws):
         return Domain("masked")
     low, high = _least(draws), _greatest(draws)
-    if all(bool((t.round() == t).all()) for t in draws) or (x.numel() > 2 and _two_valued(draws, low, high)):
+    whole = max(abs(low), abs(high)) < ALL_WHOLE and all(bool((t.round() == t).all()) for t in draws)
+    if whole or (x.numel() > 2 and _two_valued(draws, low, high)):
         return Domain("binary" if _two_valued(draws, low, high) else "integral", values=(low, high))
     zeros = _zero_pattern(draws)
     symmetric = x.dim() > 1 and x.shape[-1] == x.shape[-2] > 1 and all(torch.equal(t, t.mT) for t in draws)

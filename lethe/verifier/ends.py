@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -71,8 +72,23 @@ def signal_name(number: int) -> str:
         return "unknown"
 
 
+_FLEETING = (
+    (re.compile(r"\b0x[0-9a-fA-F]{6,}\b"), "0x..."),
+    (re.compile(r"\b(lethe-(?:suspect|cache)-|tmp)[A-Za-z0-9_]{8}\b"), r"\1..."),
+)
+"""What another process would have said otherwise: addresses of objects, names of temporary folders."""
+
+
+def lasting(text: str) -> str:
+    """`text` without what differs from one process to the next, so that a verdict can be repeated."""
+    for pattern, instead in _FLEETING:
+        text = pattern.sub(instead, text)
+    return text
+
+
 def clean(text: str, limit: int) -> str:
-    """Printable characters only, cut to `limit`."""
+    """Printable characters only, cut to `limit`; see `lasting`."""
+    text = lasting(text[: 4 * limit])
     shown = "".join(
         c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text[: 4 * limit]
     )

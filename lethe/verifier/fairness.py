@@ -1,13 +1,14 @@
 """The fairness rules: what must never be charged to an innocent kernel.
 
-`RULES` names each rule, states it, and holds the predicate that applies it. The predicates are small pure
-functions over tensors, statuses and numbers; gates, the judge and the reports call them.
+`RULES` names each rule, states it, and holds the function that applies it. Each is called where the verdict
+is made: the ones below by gates, docket and trial; those about statuses and counts live in `blame`, those
+about one module's own business (bands, draws, weights) in that module. Replacing a rule's function switches
+the rule off, which is how its innocent kernel is tested.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lethe.verifier.comparison import Selected, compare, compare_selection, same_nonfinite
-from lethe.verifier.conditioning import OVERFLOW_MARGIN, OperatorProfile
+from lethe.verifier import blame, comparison, conditioning, inputs, sites, tolerance, weights
+from lethe.verifier.comparison import compare
+from lethe.verifier.conditioning import OperatorProfile
 from lethe.verifier.oracle import ReferenceFailed
-from lethe.verifier.tolerance import UNIT, Band, structured
-from lethe.verifier.verdict import RULES_VERSION, Blame, Status
+from lethe.verifier.problem import ProblemError
+from lethe.verifier.tolerance import Band
 
 BORDERLINE = 2.0
 """A breach by less than this factor is drawn again with a second seed: the band's own Monte-Carlo estimate
 varies by about that much between seeds (8 draws)."""
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,17 @@ class Rule:
 
 def reference_raises(outcome: object) -> bool:
     """Rule 1: the reference raised, so nothing may be concluded."""
-    return isinstance(outcome, ReferenceFailed)
+    return isinstance(outcome, (ReferenceFailed, ProblemError))
 
 
 def reference_varies(runs: Sequence[Sequence[Tensor]]) -> bool:
     """Rule 2: repeated runs of the reference on the same bytes differ (NaN equals NaN)."""
     first, *others = runs
-    return any(not _identical(a, b) for run in others for a, b in zip(first, run, strict=True))
+    return not all(_alike(first, run) for run in others)
+
+
+def _alike(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    return all(_identical(a, b) for a, b in zip(first, second, strict=True))
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
@@ -58,14 +62,9 @@ def _identical(a: Tensor, b: Tensor) -> bool:
     return bool((same | (a.isnan() & b.isnan())).all()) if a.is_floating_point() else bool(same.all())
 
 
-def is_stochastic(operator: OperatorProfile) -> bool:
-    """Rule 3: the operator draws random numbers."""
-    return operator.stochastic
-
-
-def agreeing_nonfinite(value: Tensor, expected: Tensor) -> Tensor:
-    """Rule 4: mask of elements where both are NaN or the same infinity."""
-    return same_nonfinite(value.double(), expected.double().to(value.device))
+def is_stochastic(operator: OperatorProfile, declared: bool = False) -> bool:
+    """Rule 3: the operator draws random numbers, as its trace shows or its specification declares."""
+    return operator.stochastic or declared
 
 
 def ignore_nan_payload(t: Tensor) -> Tensor:
@@ -79,14 +78,19 @@ def inf_sign_differs(value: Tensor, expected: Tensor) -> Tensor:
 
 
 def masked_out(clean: Sequence[Tensor], poisoned: Sequence[Tensor]) -> bool:
-    """Rule 7: a non-finite that changes no output of the oracle sits in a masked-out position."""
-    return all(_identical(a, b) for a, b in zip(clean, poisoned, strict=True))
+    """Rule 7: a non-finite that changes no output of the reference sits in a masked-out position."""
+    return _alike(clean, poisoned)
 
 
-def chargeable_nonfinite(oracle64: Tensor, working: Tensor, zero_absorbing: Tensor | None) -> Tensor:
-    """Rules 8 and 30: mask of elements on whose class (finite, NaN, +Inf, -Inf) all references agree."""
-    agreed = _class(oracle64) == _class(working).to(oracle64.device)
-    return agreed if zero_absorbing is None else agreed & (_class(oracle64) == _class(zero_absorbing))
+def references_agree(oracle64: Tensor, working: Tensor) -> Tensor:
+    """Rule 8: mask of elements on whose class (finite, NaN, +Inf, -Inf) the float64 oracle and the
+    working-precision reference agree."""
+    return _class(oracle64) == _class(working).to(oracle64.device)
+
+
+def structural_zero(oracle64: Tensor, zero_absorbing: Tensor) -> Tensor:
+    """Rule 30: mask of elements whose non-finite stems from 0 times a non-finite."""
+    return _class(oracle64) != _class(zero_absorbing)
 
 
 def _class(t: Tensor) -> Tensor:
@@ -98,30 +102,12 @@ def _class(t: Tensor) -> Tensor:
     )
 
 
-def near_overflow(truth: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rule 9: mask of elements within 2^4 of the overflow threshold of `dtype`."""
-    return truth.isfinite() & (truth.abs() >= torch.finfo(dtype).max / OVERFLOW_MARGIN)
+def precision_chargeable(backends: Mapping[str, Any]) -> bool:
+    """Rule 13: PRC-01 may be charged only if the record says that the reference ran without TF32.
 
-
-def band_is_local(band: Band) -> bool:
-    """Rule 10: True if the bound of an element rests on that element's (or sample's) terms, not on
-    max|output|."""
-    return band.kind != "paper"
-
-
-def gamma_applies(operator: OperatorProfile, inputs: Any) -> bool:
-    """Rule 11: linear operators on constant, sorted or one-signed input are bounded by gamma_n."""
-    return operator.linear and operator.sum_of_products and not operator.convolution and structured(inputs)
-
-
-def narrower_than_declared(level: float, threshold: float) -> bool:
-    """Rule 12: only an error above the threshold of a narrower regime is charged; a smaller one never is."""
-    return level > threshold
-
-
-def precision_chargeable(pinned: Mapping[str, Any]) -> bool:
-    """Rule 13: PRC-01 may be charged only if the record says that the reference ran without TF32."""
-    return pinned.get("float32_matmul_precision") == "highest" and pinned.get("cudnn_allow_tf32") is False
+    The judge pins it off; a reference that turns it on itself asks for what it gets.
+    """
+    return backends.get("float32_matmul_precision") == "highest" and backends.get("cudnn_allow_tf32") is False
 
 
 def subnormal_chargeable(operator: OperatorProfile) -> bool:
@@ -140,22 +126,53 @@ def flush_is_imposed(operator: OperatorProfile) -> bool:
     return bool(TOOLCHAIN_FLUSHES & set(operator.ops))
 
 
-SIGN_DEFINING = frozenset(
-    {"neg", "abs", "copysign", "sign", "signbit", "clone", "where", "cat", "transpose", "permute"}
+MOVING = frozenset(
+    [
+        "view",
+        "reshape",
+        "t",
+        "transpose",
+        "permute",
+        "expand",
+        "slice",
+        "select",
+        "squeeze",
+        "unsqueeze",
+        "clone",
+        "copy",
+        "_to_copy",
+        "as_strided",
+        "index",
+        "index_select",
+        "gather",
+        "cat",
+        "stack",
+        "flip",
+        "roll",
+        "repeat",
+        "alias",
+        "detach",
+        "unbind",
+        "split",
+        "split_with_sizes",
+        "narrow",
+        "_unsafe_view",
+        "_reshape_alias",
+        "diagonal",
+        "unfold",
+        "empty",
+        "empty_like",
+        "new_empty",
+    ]
 )
+"""Operators that move values without looking at them, so that the sign of a zero moves along."""
+SIGNING = frozenset({"neg", "abs", "copysign"})
+"""Operators that IEEE 754 (5.5.1) defines on the sign bit alone, zeros included."""
 
 
 def signed_zero_chargeable(operator: OperatorProfile) -> bool:
-    """Rule 15: the sign of zero is defined where values are only copied or their sign is the result."""
-    from lethe.verifier.operations import EXACT
-
-    copies = set(operator.ops) <= EXACT and not operator.selects
-    return copies and bool(set(operator.ops) & SIGN_DEFINING)
-
-
-def valid_selection(index: Tensor, selected: Selected) -> bool:
-    """Rule 16: any index set that selects the right values is valid."""
-    return compare_selection(index, selected).within
+    """Rule 15: the sign of zero is defined where values are only moved, negated or made absolute."""
+    return bool(operator.ops) and set(operator.ops) <= MOVING | SIGNING
 
 
 def declared_in_place(position: int, declared: Iterable[int], written_by_reference: Iterable[int]) -> bool:
@@ -163,49 +180,16 @@ def declared_in_place(position: int, declared: Iterable[int], written_by_referen
     return position in set(declared) or position in set(written_by_reference)
 
 
-def alias_chargeable(aliases: Iterable[str], reference_aliases: Iterable[str]) -> set[str]:
+def alias_chargeable(aliases: Iterable[str], reference_aliases: Iterable[str]) -> list[str]:
     """Rule 18: the aliases of an output that the reference's output does not have."""
-    return set(aliases) - set(reference_aliases)
+    allowed = set(reference_aliases)
+    return [a for a in aliases if a not in allowed]
 
 
-def legal_shape(reference_outcome: object, outputs: Sequence[Tensor] = ()) -> bool:
+def legal_shape(outcome: object, outputs: Sequence[Tensor] = ()) -> bool:
     """Rule 19: a shape belongs to the operator's domain if the reference accepts it and returns something."""
-    return not reference_raises(reference_outcome) and (not outputs or any(t.numel() for t in outputs))
-
-
-LOUD = frozenset({Status.RUN_FAILED, Status.COMPILE_FAILED, Status.BUILD_FAILED, Status.IMPORT_FAILED})
-
-
-def is_loud(status: Status) -> bool:
-    """Rule 20: the candidate raised, which is never silent wrongness."""
-    return status in LOUD
-
-
-OWN_STATUS = frozenset(
-    {
-        Status.COMPILE_FAILED,
-        Status.OUT_OF_MEMORY,
-        Status.TIMED_OUT,
-        Status.EXECUTOR_FAILED,
-        Status.RESOURCE_LIMIT,
-    }
-)
-
-
-def has_own_status(status: Status) -> bool:
-    """Rule 21: compile, tool-chain, memory and time failures are reported as themselves, not as a gate's
-    failure."""
-    return status in OWN_STATUS
-
-
-def retried_alone(status: Status) -> bool:
-    """Rule 21: running out of memory says nothing while others hold the device."""
-    return status is Status.OUT_OF_MEMORY
-
-
-def case_seed(gate: str, case: str, base: int = 0) -> int:
-    """Rule 22: the seed of a case, a fixed function of its gate and name (CRC-32, 31 bits)."""
-    return (zlib.crc32(f"{gate}/{case}".encode()) + base) % 2**31
+    raised = isinstance(outcome, (ReferenceFailed, ProblemError))
+    return not raised and (not outputs or any(t.numel() for t in outputs))
 
 
 def is_borderline(ratio: float) -> bool:
@@ -213,110 +197,11 @@ def is_borderline(ratio: float) -> bool:
     return 1.0 < ratio <= BORDERLINE
 
 
-def weights_agree(reference: Mapping[str, Tensor], candidate: Mapping[str, Tensor]) -> bool:
-    """Rule 23: after seeding both alike, the candidate's tensors equal the reference's by name, shape and
-    value."""
-    return all(
-        n in reference
-        and reference[n].shape == t.shape
-        and _identical(reference[n], t.to(reference[n].dtype))
-        for n, t in candidate.items()
-    )
-
-
-def weights_copyable(reference: Mapping[str, Tensor], candidate: Mapping[str, Tensor]) -> bool:
-    """Rule 23: every tensor of the candidate has a namesake of exactly its shape; nothing is broadcast or
-    matched by order."""
-    return all(n in reference and reference[n].shape == t.shape for n, t in candidate.items())
-
-
-def counts_for_time(call: int, warm_up: int, tuning: bool) -> bool:
-    """Rule 24: whether the call with this index is timed; warm-up and autotuning are not."""
-    return call >= warm_up and not tuning
-
-
 def is_vacuous(outputs: Sequence[Tensor], on_other_inputs: Sequence[Tensor] | None = None) -> bool:
     """Rule 25: no output element, or outputs that other inputs do not change: passing proves nothing."""
     if not any(t.numel() for t in outputs):
         return True
-    return on_other_inputs is not None and masked_out(outputs, on_other_inputs)
-
-
-def is_reproduced(failures_in_fresh_processes: Sequence[bool]) -> bool:
-    """Rule 26: the failure showed in at least two fresh processes, and in every one that was tried."""
-    return len(failures_in_fresh_processes) >= 2 and all(failures_in_fresh_processes)
-
-
-def false_rejection(rejected: int, honest: int) -> tuple[float, float]:
-    """Rule 27: rate of honest kernels rejected and its one-sided 95% upper bound (Clopper and Pearson
-    1934)."""
-    if honest <= 0:
-        return 0.0, 1.0
-    low, high = rejected / honest, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        tail = sum(
-            math.comb(honest, i) * middle**i * (1 - middle) ** (honest - i) for i in range(rejected + 1)
-        )
-        low, high = (middle, high) if tail > 1 - CONFIDENCE else (low, middle)
-    return rejected / honest, high
-
-
-def same_rules(version: str) -> bool:
-    """Rule 28: a verdict reached by other rules is not compared with this version's."""
-    return version == RULES_VERSION
-
-
-def judged_normwise(operator: OperatorProfile) -> bool:
-    """Rule 29: transform-domain convolutions are legal, and they are accurate in norm only."""
-    return operator.convolution
-
-
-def nonfinite_charge(
-    value: Tensor, expected: Tensor, chargeable: Tensor, operator: OperatorProfile
-) -> Tensor:
-    """Rule 29: mask of charged non-finites; a convolution is charged only where it swallows one."""
-    differs = _class(value) != _class(expected).to(value.device)
-    if operator.convolution:
-        differs = differs & value.isfinite()
-    return differs & chargeable.to(value.device)
-
-
-def structural_zero(oracle64: Tensor, zero_absorbing: Tensor) -> Tensor:
-    """Rule 30: mask of elements whose non-finite stems from 0 times a non-finite."""
-    return _class(oracle64) != _class(zero_absorbing)
-
-
-def tile_boundary_only(failed: Iterable[str], passed: Iterable[str]) -> bool:
-    """Rule 31: every failing case is a substituted shape while cases at the usual shape passed: CMP-03's
-    alone.
-
-    Cases are named as in findings: shape cases start with ``"shape"``.
-    """
-    names = list(failed)
-    return (
-        bool(names)
-        and all(n.startswith("shape") for n in names)
-        and any(not n.startswith("shape") for n in passed)
-    )
-
-
-def executor_fault(status: Status) -> bool:
-    """Rule 32: the executor cannot run this program; that says nothing of the kernel."""
-    return status is Status.EXECUTOR_FAILED
-
-
-def keeps_structure(original: Tensor, drawn: Tensor) -> bool:
-    """Rule 33: a draw keeps shape and dtype, triangular zero patterns, and symmetry of square matrices."""
-    if original.shape != drawn.shape or original.dtype != drawn.dtype:
-        return False
-    if original.dim() < 2 or original.shape[-1] < 2 or original.shape[-1] != original.shape[-2]:
-        return True
-    for half in (torch.triu, torch.tril):
-        if bool((half(original) == original).all()) and not bool((half(drawn) == drawn).all()):
-            return False
-    symmetric = torch.equal(original, original.mT)
-    return not symmetric or torch.equal(drawn, drawn.mT)
+    return on_other_inputs is not None and _alike(outputs, on_other_inputs)
 
 
 def has_hidden_state(
@@ -328,16 +213,7 @@ def has_hidden_state(
     """Rule 34: calling one instance of the reference again on the same inputs gives other outputs, or its
     state moved."""
     moved = any(n not in after or not _identical(t, after[n]) for n, t in before.items())
-    return moved or not masked_out(first, second)
-
-
-def size_substitutable(site: str, candidate_constants: Mapping[str, int], usual: int) -> bool | None:
-    """Rule 35: True: the candidate holds the size under the same name, substitute both; False: it holds
-    another value under that name or the number under another name, the shape case is n/a; None: it holds
-    none."""
-    if site in candidate_constants:
-        return candidate_constants[site] == usual
-    return False if usual > 1 and usual in candidate_constants.values() else None
+    return moved or reference_varies((first, second))
 
 
 def reassociation_explains_inf(
@@ -346,15 +222,11 @@ def reassociation_explains_inf(
     """Rule 36: mask of elements that differ by infinities only, where the sum of absolute terms can overflow.
 
     A partial sum of another legal order may pass the largest number although the whole sum does not; once
-    it has, the result is an infinity, or NaN where two partial sums overflow with opposite signs.
+    it has, the result is an infinity, or NaN where two partial sums overflow with opposite signs. `absolute`
+    adds up the finite terms: a term that is infinite itself stays so in every order, with its sign.
     """
     differs = _class(value) != _class(expected)
     return differs & ~value.isfinite() & ~absolute.isnan() & (absolute >= torch.finfo(dtype).max)
-
-
-def harness_fault(status: Status, whose: Blame | None = None) -> bool:
-    """Rule 37: the judge's own limits and failures are never the candidate's."""
-    return status is Status.HARNESS_FAILED or whose in (Blame.HARNESS, Blame.EXECUTOR, Blame.REFERENCE)
 
 
 def approximation_explains(value: Tensor, truth: Tensor, alternative: Tensor, band: Band) -> bool:
@@ -363,98 +235,111 @@ def approximation_explains(value: Tensor, truth: Tensor, alternative: Tensor, ba
     return not compare(value, truth, band).within and compare(value, alternative, band).within
 
 
-def reaches_unit(dtype: str) -> float:
-    """Rule 12: the unit roundoff a value declared in `dtype` is judged by."""
-    return UNIT[dtype]
-
-
 def _rules() -> dict[int, Rule]:
     rows: list[tuple[str, Callable[..., Any], str]] = [
-        ("a reference that raises decides nothing", reference_raises, "gates"),
+        ("a reference that raises decides nothing", reference_raises, "trial"),
         ("a reference that varies from run to run cannot charge ORD-02", reference_varies, "docket"),
         ("stochastic operators are not judged by value", is_stochastic, "docket"),
-        ("agreeing non-finites are no value error", agreeing_nonfinite, "tolerance"),
-        ("the payload and sign of NaN are ignored", ignore_nan_payload, "gates"),
-        ("the sign of an infinity is not ignored", inf_sign_differs, "gates"),
-        ("non-finites in masked-out positions are not charged", masked_out, "gates"),
+        ("agreeing non-finites are no value error", comparison.same_nonfinite, "comparison"),
+        ("the payload and sign of NaN are ignored", ignore_nan_payload, "docket"),
+        ("the sign of an infinity is not ignored", inf_sign_differs, "gates.exc01"),
+        ("non-finites in masked-out positions are not charged", masked_out, "gates.exc01"),
         (
             "a non-finite is charged only where oracle and working-precision reference agree on it",
-            chargeable_nonfinite,
-            "gates",
+            references_agree,
+            "gates.exc01",
         ),
-        ("elements near overflow are skipped", near_overflow, "tolerance"),
-        ("bounds use sums of absolute terms, never the largest output", band_is_local, "tolerance"),
-        ("gamma_n bounds linear operators on structured input", gamma_applies, "tolerance"),
+        ("elements near overflow are skipped", conditioning.overflow_limit, "tolerance"),
+        (
+            "bounds use sums of absolute terms, never the largest output",
+            tolerance.bound_is_local,
+            "tolerance",
+        ),
+        (
+            "on structured input errors add up: gamma_n bounds linear operators there",
+            tolerance.structured,
+            "tolerance",
+        ),
         (
             "the declared dtype is judged; extra internal precision is never charged",
-            narrower_than_declared,
-            "precision",
+            tolerance.unit_of,
+            "tolerance",
         ),
-        ("TF32 is pinned off and recorded; PRC-01 is charged only then", precision_chargeable, "gates"),
+        ("TF32 is pinned off and recorded; PRC-01 is charged only then", precision_chargeable, "gates.prc01"),
         (
             "subnormals are charged for copying and affine operators; imposed flushes are a sub-label",
             subnormal_chargeable,
-            "gates",
+            "gates.exc02",
         ),
-        ("signed zero counts only where the operator defines it", signed_zero_chargeable, "gates"),
-        ("ties are free: any valid index set passes", valid_selection, "comparison"),
-        ("declared in-place outputs may alias", declared_in_place, "gates"),
+        ("signed zero counts only where the operator defines it", signed_zero_chargeable, "gates.exc02"),
+        ("ties are free: any valid index set passes", comparison.judged_by_selection, "comparison"),
+        ("declared in-place outputs may alias", declared_in_place, "gates.ord02"),
         (
             "a view is charged only if it aliases an input that the reference's does not",
             alias_chargeable,
-            "gates",
+            "gates.ord02",
         ),
-        ("shapes come from the operator's legal domain", legal_shape, "gates"),
-        ("a raised error is never silent wrongness", is_loud, "trial"),
+        ("shapes come from the operator's legal domain", legal_shape, "shapes"),
+        ("a raised error is never silent wrongness", blame.is_loud, "gates.cmp02"),
         (
             "compile, tool-chain, memory and time failures are their own statuses; memory is retried",
-            has_own_status,
-            "trial",
+            blame.has_own_status,
+            "sheet",
         ),
         ("seeds are fixed per gate and case; a borderline case draws a second one", is_borderline, "trial"),
-        ("the same weights on both sides, copied only by name and exact shape", weights_copyable, "weights"),
-        ("warm-up is allowed and autotuning is not timed", counts_for_time, "trial"),
+        (
+            "the same weights on both sides, copied only by name and exact shape",
+            weights.seeded_alike,
+            "weights",
+        ),
+        ("warm-up is allowed and autotuning is not timed", blame.counts_for_time, "audit.acceptance"),
         ("vacuous cases are not passes", is_vacuous, "docket"),
-        ("a failure is reproduced in two fresh processes", is_reproduced, "judge"),
+        ("a failure is reproduced in two fresh processes", blame.is_reproduced, "judge"),
         (
             "the false-rejection rate of the honest corpus is measured and published",
-            false_rejection,
+            blame.false_rejection,
             "evidence",
         ),
-        ("rules are versioned and a verdict names its version", same_rules, "verdict"),
+        ("rules are versioned and a verdict names its version", blame.same_rules, "audit.lines"),
         (
             "convolutions are judged normwise, and for swallowed non-finites only",
-            nonfinite_charge,
+            tolerance.judged_normwise,
             "tolerance",
         ),
-        ("structural zeros are not charged with 0 times infinity", structural_zero, "gates"),
-        ("what only the tile boundary explains is CMP-03 alone", tile_boundary_only, "judge"),
-        ("an executor's own failure is an error of the executor", executor_fault, "trial"),
+        ("structural zeros are not charged with 0 times infinity", structural_zero, "gates.exc01"),
+        ("what only the tile boundary explains is CMP-03 alone", blame.tile_boundary_only, "judge"),
+        ("an executor's own failure is an error of the executor", blame.executor_fault, "sheet"),
         (
             "zero patterns, symmetry and structure of the inputs are kept in every draw",
-            keeps_structure,
+            inputs.with_structure,
             "inputs",
         ),
         (
-            "stateful modules are rebuilt; a reference with hidden state is not judged",
+            "stateful modules are rebuilt; a reference with hidden state is not judged by repetition",
             has_hidden_state,
             "docket",
         ),
         (
-            "a size that the candidate holds itself is substituted on both sides, or the case does not apply",
-            size_substitutable,
-            "shapes",
+            "a size that the candidate holds itself is substituted on both sides",
+            sites.hard_coded_sizes,
+            "trial",
         ),
         (
             "infinities that a legal reassociation explains are counted apart",
             reassociation_explains_inf,
-            "gates",
+            "gates.exc01",
         ),
-        ("a failure of the harness is never the candidate's", harness_fault, "judge"),
-        ("exp(x) - 1 and tanh-form approximations are tolerance", approximation_explains, "tolerance"),
+        ("a failure of the harness is never the candidate's", blame.harness_fault, "sheet"),
+        ("exp(x) - 1 and tanh-form approximations are tolerance", approximation_explains, "trial"),
     ]
     return {
-        n: Rule(n, predicate.__name__, statement, predicate, f"lethe.verifier.{where}")
+        n: Rule(
+            n,
+            predicate.__name__,
+            statement,
+            predicate,
+            f"lethe.{where}" if where.startswith(("audit", "evidence")) else f"lethe.verifier.{where}",
+        )
         for n, (statement, predicate, where) in enumerate(rows, start=1)
     }
 

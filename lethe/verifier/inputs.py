@@ -15,7 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from lethe.verifier.domains import Domain, describe
-from lethe.verifier.placement import IllegalDraw, layouts, place_nonfinite, place_subnormals
+from lethe.verifier.placement import (
+    IllegalDraw,
+    layouts,
+    place_nonfinite,
+    place_signed_zeros,
+    place_subnormals,
+)
 from lethe.verifier.problem import Instance, ProblemError
 from lethe.verifier.reference import run_reference
 from lethe.verifier.structure import flatten, unflatten
@@ -29,7 +35,9 @@ __all__ = [
     "integer_state",
     "layouts",
     "place_nonfinite",
+    "place_signed_zeros",
     "place_subnormals",
+    "with_structure",
 ]
 
 SCALES = {
@@ -38,10 +46,13 @@ SCALES = {
     "mixed": (4.0, 3.0, 2.0, 1.0),
     "shifted": (1e3, 1e2, 10.0),
     "cancelling": (2.0, 1.0, 0.5),
+    "deep": (1e5, 1e4, 1e3, 1e2, 30.0, 10.0, 3.0),
+    "spike": (1e5, 1e4, 1e3, 1e2, 30.0, 10.0, 3.0),
 }
 """What is tried in turn until the reference stays finite: factors for large, small and shifted
 (1000 is where a one-pass variance in float32 has lost six of its seven digits), decades of
-magnitude either way for mixed and cancelling."""
+magnitude either way for mixed and cancelling. Deep and spike reach beyond the -1e4 that kernels write
+for minus infinity, and beyond 65,504, where float16 ends."""
 
 SPARSITY = 0.9
 """Share of zeros in a sparse draw."""
@@ -148,6 +159,32 @@ def _cancelling(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tenso
     return out + RESIDUE * _level(x) * torch.randn(x.shape, generator=g, device=g.device).to(x)
 
 
+def _deep(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:
+    """Negative and far from zero throughout: a running maximum that starts at 0 (or at a finite stand-in
+    for minus infinity), and lanes that a mask fills with one, are then larger than any element."""
+    return -(_level(x) + x.abs()) * scale
+
+
+def _spike(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:
+    """One dominating element in each row of the last dimension, at random; in the first and last two rows
+    at both ends and their neighbours. A maximum that skips or coarsens a place, and a sum that loses one
+    term of thousands, show only if a large element is there. Heights differ, so that two inputs do not
+    cancel."""
+    if not x.dim():
+        return torch.full_like(x, _level(x) * scale)
+    width = x.shape[-1]
+    out = _base(x, d, g).reshape(-1, width).clone()
+    rows = torch.arange(out.shape[0])
+    at = (_uniform(rows.float(), g) * width).long().clamp(max=width - 1)
+    for row, place in ((0, 0), (1, 1), (-2, width - 2), (-1, width - 1)):
+        if -len(rows) <= row < len(rows):
+            at[row] = min(max(place, 0), width - 1)
+    peak = _level(x) * scale * (-1.0 if d.sign in ("negative", "nonpositive") else 1.0)
+    heights = peak * (1 + _uniform(rows.double(), g))
+    out[rows, at] = heights.to(out)  # infinite if too large, so refused
+    return out.reshape(x.shape)
+
+
 _MAKERS: dict[str, Maker] = {
     "zeros": _zeros,
     "one_hot": _one_hot,
@@ -161,6 +198,8 @@ _MAKERS: dict[str, Maker] = {
     "sparse": _sparse,
     "shifted": _shifted,
     "cancelling": _cancelling,
+    "deep": _deep,
+    "spike": _spike,
 }
 
 KINDS = ("normal", *_MAKERS)
@@ -174,8 +213,10 @@ def _refusal(kind: str, d: Domain) -> str:
         return f"inputs of kind {d.kind} are kept as the reference draws them"
     if kind in _WITH_ZEROS and d.sign in ("positive", "negative") and d.kind in ("real", "unit"):
         return f"the input is {d.sign} in every draw"
-    if kind == "cancelling" and d.sign != "any":
+    if kind in ("cancelling", "deep") and d.sign != "any":
         return f"the input is {d.sign} in every draw"
+    if kind in ("deep", "spike") and d.kind != "real":
+        return f"a {d.kind.replace('_', '-')} input is bounded"
     if d.kind == "binary" and kind not in ("zeros", "constant", "sparse", "exact_integer"):
         return "a two-valued input has only zeros, constant, sparse and exact_integer draws"
     if d.kind == "unit" and kind in ("exact_integer", "shifted"):
@@ -195,13 +236,17 @@ def _fill(kind: str, x: Tensor, d: Domain, scale: float, g: torch.Generator) -> 
         return _distribution(kind, x, d, scale, g)
     if d.kind == "unit":
         return _inside_unit(kind, x, d, scale, g)
-    out = _MAKERS[kind](x, d, scale, g)
+    return with_structure(_MAKERS[kind](x, d, scale, g), d)
+
+
+def with_structure(drawn: Tensor, d: Domain) -> Tensor:
+    """Rule 33: the draw with the input's own symmetry, order and zero pattern."""
     if d.symmetric:
-        upper = out.triu()
-        out = upper + upper.triu(1).mT
+        upper = drawn.triu()
+        drawn = upper + upper.triu(1).mT
     if d.ascending:
-        out = out.sort(dim=-1).values
-    return out if d.zeros is None else out.masked_fill(d.zeros, 0.0)
+        drawn = drawn.sort(dim=-1).values
+    return drawn if d.zeros is None else drawn.masked_fill(d.zeros, 0.0)
 
 
 def _distribution(kind: str, x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:

@@ -2,30 +2,105 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lethe.verifier.docket import same_bytes
-from lethe.verifier.sheet import CandidateStopped
-from lethe.verifier.structure import flatten
+from lethe.verifier.poison import READ
+from lethe.verifier.sheet import CandidateStopped, Sheet
+from lethe.verifier.structure import bytes_of, flatten
 from lethe.verifier.verdict import Finding, GateResult, GateStatus
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from lethe.verifier.custody import RunReport
     from lethe.verifier.docket import Case
     from lethe.verifier.trial import Trial
 
+LEAST_SHARE = 0.5
+"""A candidate whose kernels produce less than half of every output leaves the operator to other code. A
+tail that an honest wrapper hands to torch is less than one tile; a decoy launched on one row makes
+1/rows."""
+
 
 def probe(trial: Trial, case: Case, first: RunReport, gates: list[GateResult]) -> list[Finding]:
-    """Guard zones of the first call at the problem's own sizes, and that call again after all others."""
-    findings = []
-    if not first.guards_intact:
-        findings.append(_finding(case, "out_of_bounds_write", "the kernel wrote outside its buffers"))
+    """Guard zones of the first call at the problem's own sizes, that call again after all others, whether
+    weights that are written between calls are seen, and whether the result depends on the kernels launched.
+    """
+    findings = out_of_bounds(case, first)
     if _repeats(gates) and _answers_otherwise(trial, case, first):
-        message = (
-            "the same inputs gave other bytes after the calls of all gates: the answer depends on the history"
-        )
+        message = "the same inputs gave a wrong value after the calls of all gates: the history decides"
         findings.append(_finding(case, "call_history", message))
+    if _repeats(gates) and trial.candidate.kind == "module":
+        findings += _stale_weights(trial, case)
+    if trial.settings.executor == "interpreter" and trial.candidate.language == "triton":
+        findings += _decoy(trial, case, first)
     return findings
+
+
+def out_of_bounds(case: Case, report: RunReport) -> list[Finding]:
+    """What a call wrote outside its buffers, or read there (loads are seen in the interpreter only)."""
+    reads = [note for note in report.overrun if f": {READ} " in note]
+    findings = []
+    if len(reads) < len(report.overrun):
+        message = "the kernel wrote outside its buffers: a guard zone was overwritten"
+        findings.append(_finding(case, "out_of_bounds_write", message))
+    if reads:
+        message = "the kernel read outside its buffers, where only a guard zone lies"
+        findings.append(_finding(case, "out_of_bounds_read", message))
+    return [replace(f, extra={"sizes": case.sizes, "where": report.overrun[:4]}) for f in findings]
+
+
+def _stale_weights(trial: Trial, case: Case) -> list[Finding]:
+    """Call, write the candidate's own weights in place, call again: the answer must be that of a candidate
+    built with those weights. It is compared with itself, so that what its constructor derives from weights
+    is stale on both sides and never charged (fairness rule 23)."""
+    other = trial.fresh()
+    try:
+        outputs = other.after_update(case)
+    except CandidateStopped:
+        return []
+    finally:
+        other.close()
+    if outputs is None or all(same_bytes(a, b) for a, b in zip(*outputs, strict=True)):
+        return []
+    message = (
+        "after its weights were written in place, as by an optimiser or load_state_dict, a call still used "
+        "what an earlier call had kept of the old ones"
+    )
+    return [_finding(case, "stale_weights", message)]
+
+
+def _decoy(trial: Trial, case: Case, first: RunReport) -> list[Finding]:
+    """Call once more with marks in place of everything the launched kernels store.
+
+    What comes out as before was never computed by them. That says nothing about a kernel that merely
+    copies what torch computed: it stores every element, and passes.
+    """
+    before, _ = flatten(first.outputs)
+    other = trial.fresh()
+    try:
+        marked, _ = flatten(other.run(case, taint=True)[0].outputs)
+    except CandidateStopped:
+        return []  # it could not go on without its kernels' results, which a decoy can
+    finally:
+        other.close()
+    shares = [share for a, b in zip(before, marked, strict=False) if (share := _differing(a, b)) is not None]
+    if not shares or max(shares) >= LEAST_SHARE:
+        return []
+    message = (
+        f"at most {max(shares):.1%} of an output depends on the kernels that were launched; the rest is "
+        "computed elsewhere"
+    )
+    return [replace(_finding(case, "decoy", message), metric=max(shares), bound=LEAST_SHARE)]
+
+
+def _differing(a: Tensor, b: Tensor) -> float | None:
+    """Share of the elements whose bytes differ; None where it cannot be told."""
+    if a.shape != b.shape or a.dtype != b.dtype or not a.numel():
+        return None
+    return float((bytes_of(a) != bytes_of(b)).any(1).double().mean())
 
 
 def _repeats(gates: list[GateResult]) -> bool:
@@ -34,12 +109,20 @@ def _repeats(gates: list[GateResult]) -> bool:
 
 
 def _answers_otherwise(trial: Trial, case: Case, first: RunReport) -> bool:
+    """Whether the first call's answer came again, by its bytes or else as a value that the contract allows.
+
+    Other bytes alone are no breach: after other sizes a compiler may specialise anew and an autotuner choose
+    anew, and both may sum in another order.
+    """
     before, _ = flatten(first.outputs)
     try:
-        now, _ = flatten(trial.run(case, need_inputs_after=True)[0].outputs)
+        report = trial.run(case, need_inputs_after=True)[0]
     except CandidateStopped:
         return False
-    return len(before) != len(now) or not all(same_bytes(a, b) for a, b in zip(before, now, strict=True))
+    now, _ = flatten(report.outputs)
+    if len(before) == len(now) and all(same_bytes(a, b) for a, b in zip(before, now, strict=True)):
+        return False
+    return bool(trial.check_value(case, report, Sheet("CMP-01")))
 
 
 def _finding(case: Case, mechanism: str, message: str) -> Finding:

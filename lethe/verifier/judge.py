@@ -19,10 +19,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from lethe.verifier import catalog, integrity
-from lethe.verifier.counterexample import write_counterexample
+from lethe.verifier import blame, catalog, fairness, integrity, semantics
+from lethe.verifier.counterexample import write_counterexamples
 from lethe.verifier.docket import Docket
 from lethe.verifier.gates import GATES
+from lethe.verifier.limits import one_thread
 from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import (
     Candidate,
@@ -36,13 +37,32 @@ from lethe.verifier.problem import (
     problem_from_spec,
 )
 from lethe.verifier.server import SuspectServer
-from lethe.verifier.settings import CUDA_BUDGET, Budget, Settings, choose_executor
+from lethe.verifier.settings import Budget, Settings, choose_executor, usual_budget
 from lethe.verifier.sheet import CandidateStopped, NotApplicable, SkipCase, not_applicable
+from lethe.verifier.textfile import writable_folder
 from lethe.verifier.trial import Trial
-from lethe.verifier.verdict import Blame, GateResult, GateStatus, Status, Verdict
+from lethe.verifier.verdict import (
+    CANDIDATE_FAULTS,
+    Blame,
+    Finding,
+    GateResult,
+    GateStatus,
+    Reason,
+    Status,
+    Verdict,
+)
 
-DOCKETS_KEPT = 6
+DOCKETS_KEPT = 3
 """Problems whose reference side stays in memory; candidates of one problem usually come together."""
+
+KEPT_DEVICE_BYTES = 2 << 30
+"""GPU memory that a judge holds back between verdicts for its own reuse; others share the device."""
+
+REFUSALS = frozenset({Status.RUN_FAILED, Status.BUILD_FAILED, Status.COMPILE_FAILED})
+"""Ends by which a candidate may refuse the sizes at hand, as opposed to not working at all."""
+
+LIMITS = frozenset({Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.RESOURCE_LIMIT})
+"""Ends that at a problem's own sizes, which may be far above the budget, say nothing of the candidate."""
 
 
 class Judge:
@@ -56,7 +76,8 @@ class Judge:
         quick: fewer draws and placements per gate.
         budget: limits; by default chosen by the executor.
         server: a server of suspects that is already starting; the judge closes it.
-        counterexamples: folder for ``<candidate>-<digest>/counterexample.py`` files; None writes none.
+        counterexamples: folder for ``<candidate>-<digest>/counterexample*.py`` files; None writes none.
+            Raises ValueError where it cannot be written.
     """
 
     def __init__(
@@ -81,9 +102,10 @@ class Judge:
             "gates": _known(gates),
         }
         self._budget = budget
+        writable_folder(counterexamples)
         self._counterexamples = counterexamples
         self._server = server or SuspectServer()
-        self._dockets: OrderedDict[tuple[str, str], Docket] = OrderedDict()
+        self._dockets: OrderedDict[tuple[str, str, bool], Docket] = OrderedDict()
         self._caches = tempfile.TemporaryDirectory(prefix="lethe-cache-")
 
     def __enter__(self) -> Judge:
@@ -97,6 +119,7 @@ class Judge:
         self._server.close()
         self._caches.cleanup()
 
+    @one_thread()
     def verify(self, problem: Problem, candidate: Candidate, gates: Sequence[str] | None = None) -> Verdict:
         """Judge one candidate. Never raises on account of the candidate or the reference.
 
@@ -104,7 +127,8 @@ class Judge:
         """
         start = time.perf_counter()
         executor = choose_executor(self._device, candidate.language)
-        budget = self._budget or (CUDA_BUDGET if executor == "cuda" else Budget())
+        compiles = semantics.compiles_at_run_time(candidate.source)
+        budget = self._budget or usual_budget(executor, compiles)
         settings = Settings(executor=executor, budget=budget, **self._options)
         if gates is not None:
             settings = replace(settings, gates=_known(gates))
@@ -128,9 +152,13 @@ class Judge:
         prepared = time.perf_counter()
         trial = Trial(docket, candidate, self._server, settings, self._cache(candidate))
         try:
-            verdict = self._judge(blank, docket, trial)
+            trial = self._at_home(trial)
+            verdict = self._judge(blank, trial.docket, trial)
+        except CandidateStopped as e:
+            verdict = replace(blank, sizes=docket.base, status=e.status, message=e.message)
         finally:
             trial.close()
+            _release_device(executor)
         done = time.perf_counter()
         return replace(
             verdict,
@@ -138,21 +166,51 @@ class Judge:
             elapsed={"reference": prepared - start, "candidate": done - prepared, "total": done - start},
         )
 
-    def _judge(self, blank: Verdict, docket: Docket, trial: Trial) -> Verdict:
-        blank = replace(blank, sizes=docket.base)
+    def _at_home(self, trial: Trial) -> Trial:
+        """A trial at sizes that the candidate accepts: those at hand, else the problem's own.
+
+        The sizes at hand may be the judge's choice, to save time and memory. A candidate that refuses them is
+        judged at those written, where the refusal is CMP-03's business alone (fairness rule 37).
+        Raises CandidateStopped where it runs at neither, or where it cannot be judged as written.
+        """
+        docket = trial.docket
         try:
-            case = docket.case("normal", trial.settings.seed)
-            first = trial.run(case)[0]
+            trial.run(docket.case("normal", trial.settings.seed))
+            return trial
         except CandidateStopped as e:
-            return replace(blank, status=e.status, message=e.message)
-        blank = replace(blank, weights=trial.weights)
+            if e.status not in REFUSALS or not docket.base:
+                raise
+            refusal = f"at the sizes chosen for judging: {e}"
+        trial.close()
+        try:
+            written = self._docket(docket.problem, trial.settings, as_written=True)
+            again = Trial(
+                written, trial.candidate, self._server, trial.settings, self._cache(trial.candidate)
+            )
+            try:
+                again.run(written.case("normal", trial.settings.seed))
+            except CandidateStopped:
+                again.close()
+                raise
+        except (ProblemError, ReferenceFailed, SkipCase) as e:
+            raise CandidateStopped(Status.NOT_AUDITABLE, f"{refusal}; and {e}") from None
+        except CandidateStopped as e:
+            if e.status in CANDIDATE_FAULTS - LIMITS:
+                raise
+            raise CandidateStopped(Status.NOT_AUDITABLE, f"{refusal}; as written, {e}") from None
+        return again
+
+    def _judge(self, blank: Verdict, docket: Docket, trial: Trial) -> Verdict:
+        case = docket.case("normal", trial.settings.seed)
+        first = trial.run(case)[0]
+        blank = replace(blank, sizes=docket.base, weights=trial.weights)
         if trial.settings.executor != "cpu" and trial.candidate.language == "triton" and first.launches == 0:
             return replace(
                 blank,
                 status=Status.NO_CUSTOM_KERNEL,
                 message="the candidate ran, but launched no kernel of its own",
             )
-        results = self._gates(docket, trial)
+        results = _without_cascade(self._gates(docket, trial))
         verdict = replace(
             blank,
             status=Status.JUDGED,
@@ -161,8 +219,8 @@ class Judge:
         )
         verdict = replace(verdict, message=_summary(verdict))
         if self._counterexamples is not None and verdict.violated:
-            path = write_counterexample(verdict, trial, self._counterexamples)
-            verdict = replace(verdict, counterexample=str(path) if path else None)
+            path, told = write_counterexamples(verdict, trial, self._counterexamples)
+            verdict = replace(verdict, counterexample=str(path) if path else None, counterexamples=told)
         return verdict
 
     def _gates(self, docket: Docket, trial: Trial) -> list[GateResult]:
@@ -186,7 +244,7 @@ class Judge:
             again = _run_gate(identifier, second)
         finally:
             second.close()
-        if again.status is GateStatus.FAIL:
+        if blame.is_reproduced([True, again.status is GateStatus.FAIL]):
             return result
         return replace(
             result,
@@ -195,12 +253,11 @@ class Judge:
             detail="the failure did not show again in a fresh process, so it is not charged",
         )
 
-    def _docket(self, problem: Problem, settings: Settings) -> Docket:
-        key = (problem.sha256, settings.executor)
-        if problem.spec is not None:
-            key = (f"{problem.sha256}:{id(problem.spec)}", settings.executor)
+    def _docket(self, problem: Problem, settings: Settings, as_written: bool = False) -> Docket:
+        name = problem.sha256 if problem.spec is None else f"{problem.sha256}:{id(problem.spec)}"
+        key = (name, settings.executor, as_written)
         if key not in self._dockets:
-            self._dockets[key] = Docket(problem, settings)
+            self._dockets[key] = Docket(problem, settings, as_written=as_written)
             while len(self._dockets) > DOCKETS_KEPT:
                 self._dockets.popitem(last=False)
         self._dockets.move_to_end(key)
@@ -210,6 +267,15 @@ class Judge:
         path = Path(self._caches.name) / candidate.sha256[:24]
         path.mkdir(exist_ok=True)
         return path
+
+
+def _release_device(executor: str) -> None:
+    """Give GPU memory back that no tensor uses, if it is much."""
+    if executor == "cuda":
+        import torch
+
+        if torch.cuda.memory_reserved() > KEPT_DEVICE_BYTES:
+            torch.cuda.empty_cache()
 
 
 def _known(gates: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -230,12 +296,36 @@ def _run_gate(identifier: str, trial: Trial) -> GateResult:
         result = not_applicable(identifier, e.reason, e.detail)
     except CandidateStopped as e:
         result = GateResult(identifier, GateStatus.ERROR, channel, whose=e.blame, detail=f"{e.status}: {e}")
-    except (ReferenceFailed, ProblemError, SkipCase) as e:
+    except (ReferenceFailed, ProblemError) as e:
+        result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.REFERENCE, detail=str(e))
+        if fairness.reference_raises(e):
+            result = not_applicable(identifier, Reason.REFERENCE_RAISES, str(e))
+    except SkipCase as e:
         result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.REFERENCE, detail=str(e))
     except (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError) as e:
         detail = f"{type(e).__name__}: {e}".splitlines()[0]
         result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.HARNESS, detail=detail)
     return replace(result, elapsed=time.perf_counter() - start)
+
+
+def _without_cascade(results: list[GateResult]) -> list[GateResult]:
+    """Fairness rule 31: what only other sizes bring about is CMP-03's finding, not every gate's that tries
+    other sizes too."""
+    failed = [r for r in results if r.status is GateStatus.FAIL]
+    elsewhere = {r.gate for r in failed if all(_at_other_sizes(f) for f in r.findings)}
+    at_base = {r.gate for r in failed} - elsewhere
+    passed = {r.gate for r in results if r.status is GateStatus.PASS}
+    if not blame.tile_boundary_only(elsewhere, at_base, passed):
+        return results
+    why = "it fails at other sizes only, where CMP-03 says that no value agrees"
+    return [
+        not_applicable(r.gate, Reason.EARLIER_FAILURE, why) if r.gate in elsewhere - {"CMP-03"} else r
+        for r in results
+    ]
+
+
+def _at_other_sizes(f: Finding) -> bool:
+    return f.case.startswith("shape:") or "sizes" in f.extra
 
 
 def _summary(verdict: Verdict) -> str:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lethe.verifier.ends import lasting
 from lethe.verifier.modes import WIDE, TanhForm, ZeroAbsorbs, widened
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten, map_tensors, unflatten
@@ -80,8 +81,7 @@ def pinned_backends() -> Iterator[dict[str, bool | str]]:
         torch.backends.mha.set_fastpath_enabled(False)
         with torch.backends.nnpack.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
             yield {
-                "float32_matmul_precision": "highest",
-                "cudnn_allow_tf32": False,
+                **precision_settings(),
                 "cudnn_deterministic": True,
                 "cudnn_benchmark": False,
                 "reduced_precision_reduction": False,
@@ -98,6 +98,23 @@ def pinned_backends() -> Iterator[dict[str, bool | str]]:
         matmul.allow_fp16_reduced_precision_reduction = saved[4]
         matmul.allow_bf16_reduced_precision_reduction = saved[5]
         torch.backends.mha.set_fastpath_enabled(saved[6])
+
+
+def precision_settings() -> dict[str, bool | str]:
+    """The settings by which float32 operands may be rounded to TF32 or bfloat16, as they stand."""
+    return {
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_allow_tf32": bool(torch.backends.cudnn.allow_tf32),
+    }
+
+
+def backends_after(instance: Instance, inputs: Any) -> dict[str, bool | str]:
+    """The record of `pinned_backends` with what the reference left of it: a reference that turns TF32 on
+    itself ran with it. Raises ReferenceFailed.
+    """
+    with pinned_backends() as pinned, default_dtype(torch.float32), reference_errors("float32"):
+        call(module_copy(instance, torch.float32), cast_floating(inputs, torch.float32))
+        return {**pinned, **precision_settings()}
 
 
 @contextmanager
@@ -155,7 +172,7 @@ def call(function: Callable[..., Any], inputs: Any) -> Any:
 def first_line(error: BaseException) -> str:
     """``Type: first line of the message``, at most 200 characters."""
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"[:200]
+    return f"{type(error).__name__}: {lasting(text[0]) if text else ''}"[:200]
 
 
 @contextmanager

@@ -53,13 +53,22 @@ COARSE = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 class Perturb(EagerMode):
     """Every rounding operator errs by up to `unit` in relative terms; sums make an accumulation error too.
 
-    `limit`: results at or beyond it become infinite, as they may in the working precision.
+    `limit`: results at or beyond it become infinite, as they may in the working precision. `coherent`: all
+    elements of a result err alike and by as much as they may, as equal inputs make them.
     """
 
     def __init__(
-        self, unit: float, seed: int, *, tiny: float, rounding: Rounding, limit: float | None = None
+        self,
+        unit: float,
+        seed: int,
+        *,
+        tiny: float,
+        rounding: Rounding,
+        limit: float | None = None,
+        coherent: bool = False,
     ) -> None:
         super().__init__()
+        self.coherent = coherent
         self.unit, self.tiny, self.limit, self.rounding, self.seed = unit, tiny, limit, rounding, seed
         self.generators: dict[torch.device, torch.Generator] = {}
         self.depth = 0
@@ -67,10 +76,13 @@ class Perturb(EagerMode):
         self.overflowed = False
 
     def uniform(self, t: Tensor) -> Tensor:
-        """Errors uniform in [-1, 1), one per element of `t`, float64."""
+        """Errors uniform in [-1, 1), one per element of `t`, float64; a common sign if `coherent`."""
         generator = self.generators.get(t.device)
         if generator is None:
             generator = self.generators[t.device] = torch.Generator(t.device).manual_seed(self.seed)
+        if self.coherent:
+            sign = torch.rand((), generator=generator, dtype=torch.float64, device=t.device).sub_(0.5).sign()
+            return sign.expand(t.shape)
         r = torch.rand(t.shape, generator=generator, dtype=torch.float64, device=t.device)
         return r.mul_(2).sub_(1)
 
@@ -136,6 +148,11 @@ class Perturb(EagerMode):
             escapes = _partial_products_escape(name, originals, kwargs, out, self.limit, self.tiny)
             self.overflowed = self.overflowed or bool(escapes.any())
             out = torch.where(escapes, torch.inf, out)
+        if kind in ("contraction", "adding") and self.limit is not None and isinstance(out, Tensor):
+            sums = _partial_sums_escape(func, originals, kwargs, out, self.limit)
+            if sums is not None:
+                self.overflowed = True
+                out = torch.where(sums, torch.inf, out)
         if (
             name == "mean"
             and self.limit is not None
@@ -223,6 +240,22 @@ def _spelling(name: str, out: Any) -> Tensor | None:
         size = out.abs()
         return torch.where(size > 0, size * size.log().abs(), 0.0)
     return None
+
+
+def _partial_sums_escape(
+    func: Any, args: Any, kwargs: dict[str, Any], out: Tensor, limit: float
+) -> Tensor | None:
+    """Mask of sums of which some partial sum may leave the range of the working precision: those whose
+    absolute terms add up to `limit`. None if there are none.
+
+    A bound from the largest magnitudes spares the sum of absolute terms where nothing comes near.
+    """
+    wide = [t for t in tree_leaves((args, kwargs)) if _is_wide(t) and t.numel()]
+    largest = math.prod(max(1.0, float(t.abs().nan_to_num(0.0, 0.0, 0.0).max())) for t in wide)
+    if largest * sum(t.numel() for t in wide) < limit:
+        return None
+    escapes = out.isfinite() & (mapped(func, args, kwargs, torch.abs) >= limit)
+    return escapes if bool(escapes.any()) else None
 
 
 def _partial_products_escape(

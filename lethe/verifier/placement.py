@@ -51,14 +51,19 @@ def _objection(d: Domain, value: float) -> str:
 
 
 def place_nonfinite(
-    instance: Instance, inputs: list[Any], which: int, value: float, placement: str
+    instance: Instance,
+    inputs: list[Any],
+    which: int,
+    value: float,
+    placement: str,
+    unread: Tensor | None = None,
 ) -> list[Any]:
     """A copy of `inputs` with `value` (NaN or an infinity) in floating tensor `which`.
 
     `placement` is ``"first"``, ``"last"``, ``"interior"`` (one element), ``"whole_row"`` (a row of
     the last dimension) or ``"tile_edges"`` (both sides of each block boundary along the last
-    dimension, each in a row of its own). Structural zeros are left alone (rule 30), symmetry
-    is kept (rule 33). Raises IllegalDraw with the reason.
+    dimension, each in a row of its own). Structural zeros are left alone (rule 30), as are the elements
+    of the mask `unread` (rule 7), symmetry is kept (rule 33). Raises IllegalDraw with the reason.
     """
     if placement not in PLACEMENTS:
         raise ValueError(f"unknown placement {placement!r}; known are {', '.join(PLACEMENTS)}")
@@ -68,6 +73,8 @@ def place_nonfinite(
         raise IllegalDraw(objection)
     x = tensors[which].clone(memory_format=torch.contiguous_format)
     allowed = torch.ones(x.shape, dtype=torch.bool) if d.zeros is None else ~d.zeros.cpu()
+    if unread is not None:
+        allowed &= ~unread.cpu()
     at = _positions(allowed, placement)
     if not at:
         raise IllegalDraw("no element is outside the zero pattern" if placement != "tile_edges" else _NO_EDGE)
@@ -126,6 +133,20 @@ def place_subnormals(instance: Instance, inputs: list[Any], which: int, seed: in
     if d.symmetric:
         x = x.triu() + x.triu(1).mT
     tensors[which] = x
+    result: list[Any] = unflatten(tensors, skeleton)
+    return result
+
+
+def place_signed_zeros(instance: Instance, inputs: list[Any], which: int) -> list[Any]:
+    """A copy of `inputs` in whose tensor `which` every third element is -0 and every third +0. Raises
+    IllegalDraw with the reason."""
+    tensors, skeleton, d = _target(instance, inputs, which)
+    if d.kind != "real" or d.ascending or d.symmetric or d.sign in ("positive", "negative"):
+        raise IllegalDraw(f"inputs of kind {d.kind} hold no zeros of either sign")
+    x = tensors[which].clone(memory_format=torch.contiguous_format)
+    position = torch.arange(x.numel(), device=x.device).reshape(x.shape) % 3
+    x = torch.where(position == 0, -0.0, torch.where(position == 1, 0.0, x))
+    tensors[which] = x if d.zeros is None else torch.where(d.zeros.to(x.device), tensors[which], x)
     result: list[Any] = unflatten(tensors, skeleton)
     return result
 

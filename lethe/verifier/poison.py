@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 
 from lethe.verifier.channel import span
@@ -24,6 +25,8 @@ from lethe.verifier.channel import span
 MIN_GUARD = 64 << 10
 """16,384 fp32 elements: more than the widest one-dimensional tile in the public corpora."""
 MAX_GUARD = 1 << 20
+READ = "read"
+"""Stands in a note about a load, as opposed to a store, outside a tensor."""
 PAGE = 4096
 """Guards are whole pages, so the tensor keeps the alignment that torch's allocator gives."""
 LARGEST_GUARDED = 1 << 30
@@ -39,9 +42,17 @@ _stream_captures = torch.cuda.is_current_stream_capturing
 _compiling, _plain = torch.compiler.is_compiling, torch._C.DisableTorchFunction
 
 
+GIVEN = ("input:", "param:")
+
+
 def pattern(dtype: torch.dtype) -> int:
     """The poison byte for `dtype`."""
     return 0xFF if dtype.is_floating_point or dtype.is_complex else 0x7F
+
+
+SCRATCH_GUARD = 0x7F
+"""The byte around what a candidate allocates itself, other than around what it is given: a NaN that is read
+beyond a bias and stored beyond an output would else leave the output's guard as it was."""
 
 
 class _Zone:
@@ -53,8 +64,22 @@ class _Zone:
         self.guard = guard
         self.size = size
         self.label = label
-        self.byte = pattern(tensor.dtype)
+        self.byte = pattern(tensor.dtype) if label.startswith(GIVEN) else SCRATCH_GUARD
+        for zone in self._sides():
+            _fill(zone, self.byte)
         self.start = _data_ptr(tensor)
+
+    def _sides(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.raw[: self.guard], self.raw[self.guard + self.size :]
+
+    def give(self, label: str) -> None:
+        """From now on this is a parameter: it is read, and its guard is an input's."""
+        self.label = label
+        wanted = pattern(self.tensor.dtype)
+        if self.byte != wanted and self.overrun() is None:
+            self.byte = wanted
+            for zone in self._sides():
+                _fill(zone, wanted)
 
     def overrun(self) -> str | None:
         """Where something was written outside, in words."""
@@ -62,11 +87,7 @@ class _Zone:
         reach = span(tuple(t.shape), tuple(t.stride())) * t.element_size()
         if _data_ptr(t) == self.start and reach > self.size:
             return None  # the candidate resized it, which is its right
-        sides = (
-            ("before its start", self.raw[: self.guard]),
-            ("after its end", self.raw[self.guard + self.size :]),
-        )
-        for side, zone in sides:
+        for side, zone in zip(("before its start", "after its end"), self._sides(), strict=True):
             wrong = int(_count(_ne(zone, self.byte)))
             if wrong:
                 return f"{self.label}: {wrong} bytes {side}"
@@ -82,18 +103,20 @@ class Ledger:
         self._kept: list[_Zone] = []
         self._bytes = 0
         self._found: list[str] = []
+        self._regions: _Regions | None = None
 
     def begin(self) -> None:
         """Forget what the last call allocated."""
         self._zones.clear()
         self._found.clear()
         self._bytes = 0
+        self._regions = None
 
     def keep(self, labels: dict[int, str]) -> None:
         """Keep guarding the tensors whose storage address is in `labels`, under that label."""
         found = [z for z in (*self._kept, *self._zones) if _storage(z.raw).data_ptr() in labels]
         for z in found:
-            z.label = labels[_storage(z.raw).data_ptr()]
+            z.give(labels[_storage(z.raw).data_ptr()])
         self._kept = found
         self.begin()
 
@@ -118,6 +141,7 @@ class Ledger:
             elif t.dtype is _bool:
                 _fill(t, True)
         self._zones.append(_Zone(t, raw, guard, size, label))
+        self._regions = None
         self._bytes += size + 2 * guard
         while self._bytes > BUDGET and len(self._zones) > 1 and not _capturing(t):
             oldest = self._zones.pop(0)
@@ -140,8 +164,46 @@ class Ledger:
     def _note(self, zone: _Zone) -> None:
         with _no_grad():
             wrong = zone.overrun()
-        if wrong is not None and len(self._found) < 16:
+        self._add(wrong)
+
+    def _add(self, wrong: str | None) -> None:
+        if wrong is not None and len(self._found) < 16 and wrong not in self._found:
             self._found.append(wrong)
+
+    def saw_load(self, addresses: Any, size: int) -> None:
+        """An interpreted kernel read `size` bytes at each of `addresses`: note what lies in a guard."""
+        if not self.active:
+            return
+        if self._regions is None:
+            self._regions = _Regions([*self._zones, *self._kept])
+        for zone, count in self._regions.outside(addresses, size):
+            self._add(f"{zone.label}: {READ} {count} elements outside")
+
+
+class _Regions:
+    """Buffers of the guarded tensors by address, to find which one a load went to."""
+
+    def __init__(self, zones: list[_Zone]) -> None:
+        self.zones = sorted(zones, key=lambda z: int(_data_ptr(z.raw)))
+        low = [_data_ptr(z.raw) for z in self.zones]
+        self.low = np.array(low, dtype=np.int64)
+        self.high = np.array([a + z.raw.numel() for a, z in zip(low, self.zones, strict=True)], np.int64)
+        self.start = np.array([a + z.guard for a, z in zip(low, self.zones, strict=True)], dtype=np.int64)
+        self.end = self.start + np.array([z.size for z in self.zones], dtype=np.int64)
+
+    def outside(self, addresses: Any, size: int) -> list[tuple[_Zone, int]]:
+        """Zones in whose guards some of the addresses lie, with how many. Memory of others is not judged."""
+        if not self.zones:
+            return []
+        at = addresses.reshape(-1).astype(np.int64)
+        least, most = at.min(), at.max()
+        k = int(np.searchsorted(self.low, least, side="right")) - 1
+        if k >= 0 and self.start[k] <= least and most + size <= self.end[k]:
+            return []
+        which = np.searchsorted(self.low, at, side="right") - 1
+        ours = (which >= 0) & (at < self.high[which])
+        wrong = ours & ((at < self.start[which]) | (at + size > self.end[which]))
+        return [(self.zones[k], int((which[wrong] == k).sum())) for k in np.unique(which[wrong])]
 
 
 def _capturing(t: torch.Tensor) -> bool:

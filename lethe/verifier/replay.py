@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from lethe.verifier.blame import same_rules
 from lethe.verifier.formats import FormatError, read_source
 from lethe.verifier.problem import (
     Candidate,
@@ -25,6 +27,7 @@ from lethe.verifier.problem import (
 )
 from lethe.verifier.server import SuspectServer
 from lethe.verifier.settings import Budget
+from lethe.verifier.textfile import writable_folder
 from lethe.verifier.verdict import RULES_VERSION, Status, Verdict
 
 
@@ -86,13 +89,14 @@ def judge_files(
     """Judge one file against another; a source that cannot be used is a verdict too.
 
     The paths are recorded as they were given. Raises FileNotFoundError for a file that is
-    not there, and ValueError for an unknown profile, gate or device.
+    not there, and ValueError for an unknown profile, gate or device, or a folder that cannot be written.
     """
     for path in (candidate, reference):
         if Path(path).is_dir():
             raise FileNotFoundError(f"{path} is a folder; name a Python file in it")
         if not Path(path).is_file():
             raise FileNotFoundError(f"no file {path}")
+    writable_folder(counterexamples)
     server = _start_early(candidate, device)  # before torch is imported here, which takes as long
     from lethe.verifier.judge import Judge
     from lethe.verifier.settings import choose_executor
@@ -172,14 +176,15 @@ def replay(
     Args:
         verdict_file: JSON written by ``lethe verify --json`` or ``Verdict.to_json``.
         candidate, reference: where the sources are now, if not at the recorded paths
-            (taken relative to the working directory, then to the verdict file).
+            (those lead from the working directory, or from the verdict's folder or one above it).
+        counterexamples: folder for the scripts of the new verdict's failures.
 
     Raises:
         ReplayError: no verdict, other rules, a source that is missing or has changed, or
             an executor that this machine does not have.
     """
     recorded = read_verdict(verdict_file)
-    if recorded.rules != RULES_VERSION:
+    if not same_rules(recorded.rules):
         raise ReplayError(
             f"{verdict_file} was reached by rules {recorded.rules}, this lethe has {RULES_VERSION}; "
             "install the version that recorded it"
@@ -227,19 +232,38 @@ def _named_as(recorded: Verdict, now: Verdict) -> Verdict:
 
 
 def _find(role: str, given: str | Path | None, recorded: str | None, beside: Path, digest: str) -> Path:
+    """The first place that holds the recorded bytes; a file with other bytes is passed over."""
     if given is None and not recorded:
         raise ReplayError(f"the verdict records no {role} path; give it with --{role}")
-    places = [Path(given)] if given is not None else [Path(str(recorded)), beside / str(recorded)]
+    places = [Path(given)] if given is not None else list(_places(Path(str(recorded)), beside))
+    changed = ""
     for place in places:
         if place.is_file():
             found = text_sha256(place)
-            if found != digest:
-                raise ReplayError(
-                    f"the {role} {place} has changed since the verdict was recorded "
-                    f"(sha256 {digest[:12]} then, {found[:12]} now); give the recorded file with --{role}"
-                )
-            return place
-    raise ReplayError(f"the {role} is no longer at {places[0]}; give it with --{role}")
+            if found == digest:
+                return place
+            changed = changed or (
+                f"the {role} {place} has changed since the verdict was recorded "
+                f"(sha256 {digest[:12]} then, {found[:12]} now); give the recorded file with --{role}"
+            )
+    if changed:
+        raise ReplayError(changed)
+    if given is not None:
+        raise ReplayError(f"there is no file {given} to take as the {role}")
+    raise ReplayError(
+        f"the {role} is neither at {places[0]} nor at that path from the verdict's folder {beside} or one "
+        f"above it; give it with --{role}"
+    )
+
+
+def _places(recorded: Path, beside: Path) -> Iterator[Path]:
+    """Where a recorded path may lead: as it is, from the folder of the verdict and from each above it (it was
+    relative to the folder that lethe ran in), and last the file's name beside the verdict."""
+    yield recorded
+    if not recorded.is_absolute():
+        for folder in (beside, *beside.parents):
+            yield folder / recorded
+    yield beside / recorded.name
 
 
 def _budget(recorded: dict[str, Any] | None) -> Budget | None:

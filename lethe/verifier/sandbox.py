@@ -155,13 +155,14 @@ class Rooms:
     hidden: tuple[str, ...] = ()
     """Files and directories that the suspect must not see."""
 
-    @property
-    def bound_cache(self) -> str:
-        """Where `cache` appears in a private /tmp.
+    def bound_cache(self, report: Isolation) -> str | None:
+        """Where `cache` appears in a private /tmp or else /dev/shm; None where neither is private.
 
         The same for each suspect with that cache: ninja builds anew when a path changes.
         """
-        return f"/tmp/lethe-cache-{hashlib.sha256(self.cache.encode()).hexdigest()[:16]}"
+        private = {"/tmp": "private_tmp", "/dev/shm": "private_shm"}
+        base = next((path for path, name in private.items() if report[name] is True), None)
+        return base and f"{base}/lethe-cache-{hashlib.sha256(self.cache.encode()).hexdigest()[:16]}"
 
 
 def arrange_mounts(rooms: Rooms, limits: Limits, report: Isolation) -> None:
@@ -220,13 +221,10 @@ def arrange_mounts(rooms: Rooms, limits: Limits, report: Isolation) -> None:
     _attempt(report, "private_scratch", own_scratch)
 
     def keep_cache() -> None:
-        if report["private_tmp"] is True:
-            os.makedirs(rooms.bound_cache, mode=0o755)
-            _bind(cache, rooms.bound_cache)
-            linux.set_read_only(rooms.bound_cache, False)
-        else:
-            _bind(cache, rooms.cache)
-            linux.set_read_only(rooms.cache, False)
+        place = rooms.bound_cache(report) or rooms.cache
+        os.makedirs(place, mode=0o755, exist_ok=True)
+        _bind(cache, place)
+        linux.set_read_only(place, False)
 
     _attempt(report, "cache", keep_cache)
     for fd in (cache, *(fd for _, fd in needed)):
@@ -326,8 +324,8 @@ def drop_privileges(rooms: Rooms, report: Isolation) -> str:
 
 def _cache(rooms: Rooms, report: Isolation) -> str:
     """The cache directory as this process can reach it; else a directory that dies with it."""
-    bound = report.get("cache") is True and report["private_tmp"] is True
-    for path in (rooms.bound_cache, rooms.cache) if bound else (rooms.cache,):
+    bound = rooms.bound_cache(report) if report.get("cache") is True else None
+    for path in (bound, rooms.cache) if bound else (rooms.cache,):
         if os.access(path, os.W_OK | os.X_OK):
             report["cache"] = True
             return path

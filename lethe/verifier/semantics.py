@@ -1,4 +1,4 @@
-"""What a candidate's source says that its behaviour alone cannot: maxNum semantics, weights read early."""
+"""What a source says that behaviour alone cannot: maxNum semantics, weights read early, a compiler called."""
 
 from __future__ import annotations
 
@@ -33,6 +33,23 @@ def drops_nan(source: str) -> bool:
         if not any(k.arg == "propagate_nan" and "ALL" in ast.unparse(k.value) for k in node.keywords):
             return True
     return False
+
+
+@lru_cache(maxsize=256)
+def compiles_at_run_time(source: str) -> bool:
+    """True if the source calls ``torch.compile``, or decorates with it: its first call at new sizes, and in a
+    new mode, runs a compiler."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return False
+    return any(
+        isinstance(n, ast.Attribute)
+        and n.attr == "compile"
+        and isinstance(n.value, ast.Name)
+        and n.value.id == "torch"
+        for n in ast.walk(tree)
+    )
 
 
 def reads_in_constructor(source: str, entry: str, names: set[str]) -> bool:

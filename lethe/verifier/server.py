@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -140,6 +141,9 @@ def _kind(executor: str) -> str:
 class ServerProcess:
     """One running server process and the socket to it."""
 
+    MODULE = "lethe.verifier.server"
+    """What ``python -m`` runs: a module that calls `main`, with a body of its own if it forks no suspects."""
+
     def __init__(self, kind: str) -> None:
         self._judge = os.getpid()
         self._home = tempfile.mkdtemp(prefix="lethe-server-", dir=scratch_base())
@@ -150,7 +154,7 @@ class ServerProcess:
                     sys.executable,
                     "-P",
                     "-m",
-                    "lethe.verifier.server",
+                    self.MODULE,
                     "--fd",
                     str(theirs.fileno()),
                     "--kind",
@@ -248,7 +252,8 @@ def _environment(kind: str, home: str) -> dict[str, str]:
 # ---------------------------------------------------------------- the server process
 
 
-def main() -> None:
+def main(body: Callable[..., None] | None = None) -> None:
+    """Life of the server process. `body` is what a forked process does (None: be a suspect)."""
     parser = argparse.ArgumentParser(prog="python -m lethe.verifier.server", description=__doc__)
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--kind", required=True)
@@ -261,7 +266,7 @@ def main() -> None:
     sandbox.python_paths()
     control.send(json.dumps({"threads": len(os.listdir("/proc/self/task"))}).encode())
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    _serve(control, user_refusal)
+    _serve(control, user_refusal, body)
     os._exit(0)
 
 
@@ -277,7 +282,7 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _serve(control: socket.socket, user_refusal: str | None) -> None:
+def _serve(control: socket.socket, user_refusal: str | None, body: Callable[..., None] | None) -> None:
     from lethe.verifier import suspect
 
     while True:
@@ -298,7 +303,7 @@ def _serve(control: socket.socket, user_refusal: str | None) -> None:
         if pid == 0:
             try:
                 control.close()
-                guard(json.loads(message), fds, user_refusal, suspect.main)
+                guard(json.loads(message), fds, user_refusal, body or suspect.main)
             except BaseException:
                 traceback.print_exc()
             finally:

@@ -3,7 +3,7 @@
 Bugs hide below one tile: of 114 mutants of real kernels, 48 survived a battery of
 small shapes and 14 (nearly all equivalent) once odd sizes above a tile were varied
 jointly. So the cases mix odd primes above the usual tile sizes (67, 131, 193 against
-tiles of 64 and 128, 1031 and 2053 against rows of 1024 and 2048) with 1 and small primes.
+tiles of 64 and 128, 2053 and 4099 against rows of 2048 and 4096) with 1 and small primes.
 
 Only legal sizes are used: the reference is asked on the meta device, then run once
 for real. The candidate is never run here.
@@ -11,6 +11,7 @@ for real. The candidate is never run here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,10 +41,14 @@ __all__ = [
 CASE_BUDGET = 1 << 19
 """Default cost of a case in elements (see `probe.Facts.cost`): about a second for an
 interpreted kernel whose programs handle 1024 elements in 2 ms."""
-MAX_CASES = 10
+MAX_CASES = 12
 LARGE_BATCH = 16
 """From here on a leading dimension is likely to be tiled, so it is tried above a tile too."""
-LADDER = (2053, 1031, 521, 259, 193, 131, 97, 67, 37, 17, 13, 7, 5, 3, 2, 1)
+TALL = 1025
+"""A batch above a tile of 1024 rows: what a second kernel reduces over rows, or a grid counts in tiles."""
+PAST = (241, 17)
+"""The only factors of 4097 = 2^12 + 1."""
+LADDER = (4099, 2053, 1031, 521, 259, 193, 131, 97, 67, 37, 17, 13, 7, 5, 3, 2, 1)
 """Values a case falls back to when it is too dear: odd, above tiles of 2048 ... 16 where possible."""
 
 
@@ -59,6 +64,9 @@ class ShapeCase:
     """The axis's role (``"batch"``, ``"width"``, ``"length"``, ``"features"``), or ``"joint"``."""
     cost: int
     """Work of the reference in elements."""
+    past: bool = False
+    """Whether the input ends one element after a whole tile: what is lost there is one element, which shows
+    in a long sum only where that element is large."""
 
 
 def shape_cases(
@@ -97,7 +105,7 @@ def shape_cases(
         text = ",".join(f"{axis.label}={v}" for axis, v in chosen.items())
         joint = len(chosen) > 1
         moves = "joint" if joint else next(iter(chosen)).role
-        cases[key] = ShapeCase(f"joint:{text}" if joint else text, sizes, moves, facts.cost)
+        cases[key] = ShapeCase(f"joint:{text}" if joint else text, sizes, moves, facts.cost, wish.past)
     return list(cases.values())
 
 
@@ -108,6 +116,7 @@ class _Wish:
     values: dict[Axis, int]
     keep: frozenset[Axis]
     """Axes that are lowered last: the ones this wish is about."""
+    past: bool = False
 
 
 def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
@@ -130,7 +139,11 @@ def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
     yield joint(7, 193, 131, 5)
     yield from (one(a, 1) for a in batch[:1] + others[:1])
     yield joint(131 if any(a.value >= LARGE_BATCH for a in batch) else 5, 67, 193, 3, rotation=1)
-    yield joint(3, 1031, 37, 3)
+    yield joint(9, 4099, 17, 3)
+    yield from _one_past_a_tile(axes)
+    if batch and max(a.value for a in batch) >= LARGE_BATCH:
+        tall = {a: 33 if a is others[0] else 3 for a in others} | dict.fromkeys(batch, TALL)
+        yield _Wish(tall, frozenset(batch))
     for a in others[:1]:
         yield one(a, 13)
         yield one(a, beyond(a))
@@ -141,6 +154,22 @@ def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
     yield joint(5, 37, 17, 3)
     yield from (one(a, v) for a in others[:2] for v in (67, max(1, a.value // 2)))
     yield from (one(a, 67) for a in batch[:1])
+
+
+def _one_past_a_tile(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
+    """The last two dimensions of the first input as 17 x 241 = 2^12 + 1, all others 1.
+
+    Rows, planes and the flattened input then all end one element after a whole tile of any power of two up
+    to 4096, where a loop or a grid that stops an element early loses a whole tile's result.
+    """
+    place = {a: max((d for i, d in a.moves if i == 0), default=-1) for a in axes}
+    last = sorted((a for a in axes if place[a] >= 0), key=lambda a: -place[a])
+    if not last:
+        return
+    values = dict.fromkeys(axes, 1) | dict(
+        zip(last, PAST if len(last) > 1 else [math.prod(PAST)], strict=False)
+    )
+    yield _Wish(values, frozenset(last[:2]), past=True)
 
 
 def _afford(
@@ -206,13 +235,16 @@ def _accepted(model: SizeModel, sizes: dict[str, int], ceiling: int) -> bool:
 
 
 def _finite(problem: Problem, sizes: Mapping[str, int], device: str) -> bool | None:
-    """Whether the reference's floating outputs are finite at `sizes`; None if it refuses them."""
+    """Whether the reference's floating outputs are finite; None if `sizes` are not legal (rule 19)."""
+    from lethe.verifier.fairness import legal_shape
     from lethe.verifier.reference import run_reference
     from lethe.verifier.structure import flatten
 
     try:
         instance = instantiate(problem, sizes, device=device)
         outputs, _ = flatten(run_reference(instance, instance.draw(0)))
-    except ProblemError:
+    except ProblemError as refusal:
+        return True if legal_shape(refusal) else None
+    if not legal_shape(None, outputs):
         return None
     return all(bool(t.isfinite().all()) for t in outputs if t.is_floating_point())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from lethe.verifier.blame import executor_fault, harness_fault, has_own_status
 from lethe.verifier.catalog import contract
 from lethe.verifier.verdict import (
-    CANDIDATE_FAULTS,
     Blame,
     Finding,
     GateResult,
@@ -39,11 +39,9 @@ class CandidateStopped(Exception):
 
     @property
     def blame(self) -> Blame:
-        if self.status is Status.EXECUTOR_FAILED:
+        if executor_fault(self.status):
             return Blame.EXECUTOR
-        if self.status in CANDIDATE_FAULTS:
-            return Blame.CANDIDATE
-        return Blame.HARNESS
+        return Blame.HARNESS if harness_fault(self.status) else Blame.CANDIDATE
 
 
 @dataclass
@@ -75,7 +73,7 @@ class Sheet:
         A time-out or memory limit at a case that the candidate's own sizes do not cover is
         the harness's limit, never a conviction (fairness rules 21 and 37).
         """
-        if stop.blame is Blame.CANDIDATE and stop.status not in (Status.TIMED_OUT, Status.OUT_OF_MEMORY):
+        if stop.blame is Blame.CANDIDATE and not has_own_status(stop.status):
             kind = mechanism if stop.status is Status.RUN_FAILED else str(stop.status)
             self.add([Finding(case=case, channel="T", mechanism=kind, message=stop.message)])
         else:

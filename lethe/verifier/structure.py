@@ -20,6 +20,17 @@ Skeleton = Any
 MAX_DEPTH = 32
 
 
+def bytes_of(t: Tensor) -> Tensor:
+    """The bytes of each element, uint8 of shape (numel, element size), on the CPU in row-major order.
+
+    Also for a dimension of size one with an odd stride, which ``view`` refuses although it is contiguous.
+    """
+    import torch
+
+    flat = t.detach().cpu().contiguous().as_strided((t.numel(),), (1,))
+    return flat.view(torch.uint8).reshape(t.numel(), t.element_size())
+
+
 class StructureError(TypeError):
     """The value holds something that is not a tensor, scalar, None or container of them."""
 

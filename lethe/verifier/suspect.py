@@ -25,6 +25,7 @@ import torch
 
 from lethe.verifier import calling, entry, executors, failures, poison, sandbox
 from lethe.verifier.channel import ALIGN, DTYPES, FRAME, MAGIC, MAX_JSON
+from lethe.verifier.executors import accesses
 from lethe.verifier.executors.resources import clear_records
 from lethe.verifier.executors.resources import resources as _resources
 from lethe.verifier.sandbox import Isolation, Limits
@@ -44,6 +45,7 @@ _names = {dtype: name for name, dtype in _dtypes.items()}
 _seed, _seed_cuda = torch.default_generator.manual_seed, torch.cuda.manual_seed_all
 _T = torch.Tensor
 _copy, _reshape, _view, _contiguous = _T.copy_, _T.reshape, _T.view, _T.contiguous
+_as_strided = _T.as_strided
 _resolve_conj, _resolve_neg, _to_cpu, _detach = _T.resolve_conj, _T.resolve_neg, _T.cpu, _T.detach
 
 
@@ -124,9 +126,9 @@ class Wire:
                 self.receive()
                 self._offset = 0
             if size:
-                flat = _view(
-                    _reshape(_contiguous(_to_cpu(_resolve_neg(_resolve_conj(_detach(t))))), (-1,)), _uint8
-                )
+                # A contiguous tensor may still carry odd strides in dimensions of size 1: lay it flat anew.
+                dense = _contiguous(_to_cpu(_resolve_neg(_resolve_conj(_detach(t)))))
+                flat = _view(_as_strided(dense, (dense.numel(),), (1,)), _uint8)
                 _copy(_frombuffer(self.answers[-1], dtype=_uint8, count=size, offset=self._offset), flat)
             metas.append([name, shape, stride, len(self.answers) - 1, self._offset])
             self._offset += -(-size // ALIGN) * ALIGN
@@ -152,6 +154,7 @@ class Loop:
         operations = {
             "load": self.load,
             "build": self.build,
+            "update": self.update,
             "run": self.run,
             "read": self.read,
             "resources": self.resources,
@@ -190,6 +193,8 @@ class Loop:
         try:
             executors.install(self.executor)
             poison.install(self.ledger)
+            if self.executor == "interpreter":
+                accesses.watch(self.ledger.saw_load)
         except Exception as e:
             raise Harness(f"the {self.executor} executor could not be installed: {e!r}") from e
         if self.executor == "cuda":
@@ -263,6 +268,14 @@ class Loop:
                 "parameters": [n for n, t in own.items() if isinstance(t, torch.nn.Parameter)],
             }
 
+    def update(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> dict[str, Any]:
+        """Write values into the constructed candidate's own tensors, as an optimiser's step does."""
+        if not isinstance(self.target, torch.nn.Module):
+            raise Harness("there is no module whose tensors could be written")
+        with _plain():
+            state = dict(zip(request["state"], tensors, strict=True))
+            return {"copied": entry.copy_state(self.target, state)}
+
     def _need_source(self) -> None:
         if self.module is None:
             raise Harness("load was not asked for, or failed")
@@ -272,16 +285,18 @@ class Loop:
     def run(self, request: dict[str, Any], tensors: list[torch.Tensor]) -> dict[str, Any]:
         if self.target is None:
             raise Harness("build was not asked for, or failed")
+        given, later = request["given"], request["given"] + request["then"]
         call = calling.Call(
             target=self.target,
             device=self.device,
             ledger=self.ledger,
             strides=[m[2] for m in request["tensors"]],
-            given=tensors[: request["given"]],
+            given=tensors[:given],
             skeleton=request["inputs"],
-            upstream=calling.spread_upstream(request["upstream"], tensors[request["given"] :]),
+            upstream=calling.spread_upstream(request["upstream"], tensors[later:]),
             guard=request["guard"],
             mode=request["mode"],
+            taint=request["taint"],
         )
         reports = []
         for k in range(request["times"]):
@@ -289,13 +304,18 @@ class Loop:
                 with _plain():
                     calling.stir(request["between"], self.device)
             outcome = call.once()
-            with _plain():
-                report, wanted = outcome.describe(request["need_inputs_after"])
-                report["tensors"] = self.wire.place(wanted)
-            reports.append(report)
+            reports.append(self._report(outcome, request["need_inputs_after"]))
             if k == 0 and request["hold"] is not None:
                 self.held[request["hold"]] = outcome.outputs
+        if later > given:
+            reports.append(self._report(call.again(outcome, tensors[given:later]), False))
         return {"reports": reports}
+
+    def _report(self, outcome: calling.Outcome, need_inputs: bool) -> dict[str, Any]:
+        with _plain():
+            report, wanted = outcome.describe(need_inputs)
+            report["tensors"] = self.wire.place(wanted)
+        return report
 
     def read(self, request: dict[str, Any], _: list[torch.Tensor]) -> dict[str, Any]:
         if request["name"] not in self.held:
@@ -342,11 +362,16 @@ def main(fd: int, executor: str, limits: Limits, scratch: str, cache: str, repor
         CUDA_CACHE_PATH=os.path.join(cache, "nv"),
         OMP_NUM_THREADS=str(limits.threads),
     )
+    if executor != "cuda":
+        # autograd's engine counts the devices at the first backward, and CUDA aborts under these limits
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     tempfile.tempdir = None
     os.chdir(scratch)
     sys.path.insert(0, scratch)
     if limits.threads > 1:
         torch.set_num_threads(limits.threads)
+    # as the reference runs its convolutions (`oracle.pinned_backends`); torch's default is True
+    torch.backends.cudnn.allow_tf32 = False
     sandbox.set_limits(limits, executor, report)
     wire = Wire(fd)
     wire.send({"isolation": report})

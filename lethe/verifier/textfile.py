@@ -21,3 +21,16 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def writable_folder(folder: Path | None) -> None:
+    """Raise ValueError with one sentence if no files can be written below `folder`, which need not exist."""
+    if folder is None:
+        return
+    there = Path(folder)
+    if there.exists() and not there.is_dir():
+        raise ValueError(f"cannot write to {folder}: it is a file, not a folder")
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"cannot write to {folder}: {there} is not a writable folder")

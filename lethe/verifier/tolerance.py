@@ -28,9 +28,9 @@ from lethe.verifier.comparison import (
     selected_from,
 )
 from lethe.verifier.conditioning import (
-    OVERFLOW_MARGIN,
     RUNS,
     Spread,
+    overflow_limit,
     real_view,
     smallest,
     source_spread,
@@ -142,6 +142,17 @@ class Band:
     """For index outputs: the values they point at."""
 
 
+def bound_is_local(profile: Profile | str) -> bool:
+    """Rule 10: the bound of an element rests on that element's own terms, never on max|output|; the
+    published formula is the exception."""
+    return Profile(profile) is not Profile.PAPER
+
+
+def judged_normwise(operator: OperatorProfile | None) -> bool:
+    """Rule 29: transform-domain convolutions are legal, and they are accurate in norm only."""
+    return operator is not None and operator.convolution
+
+
 def unit_of(dtype: str | torch.dtype, output: torch.dtype | None = None) -> float:
     """Unit roundoff of the judged dtype, or of the output's own dtype if that is coarser.
 
@@ -164,13 +175,29 @@ def structured(inputs: Any) -> bool:
     return any(_is_structured(t) for t in flatten(inputs)[0] if t.is_floating_point() and t.numel() > 1)
 
 
+def repeating(inputs: Any) -> bool:
+    """True if some floating input holds at most `FEW_VALUES` values.
+
+    Then the rounding errors of elementwise functions repeat too, and a sum of them grows with its length.
+    """
+    return any(
+        _has_few_values(t[t.isfinite()])
+        for t in flatten(inputs)[0]
+        if t.is_floating_point() and t.numel() > 1
+    )
+
+
+def _has_few_values(finite: Tensor) -> bool:
+    if finite.numel() < 2:
+        return False
+    return len(finite[:4096].unique()) <= FEW_VALUES and len(finite.unique()) <= FEW_VALUES
+
+
 def _is_structured(t: Tensor) -> bool:
     finite = t[t.isfinite()]
     if finite.numel() < 2:
         return False
-    if bool((finite >= 0).all()) or bool((finite <= 0).all()):
-        return True
-    if len(finite[:4096].unique()) <= FEW_VALUES and len(finite.unique()) <= FEW_VALUES:
+    if bool((finite >= 0).all()) or bool((finite <= 0).all()) or _has_few_values(finite):
         return True
     for d in range(t.dim()):
         if t.shape[d] > 2:
@@ -183,7 +210,7 @@ def _is_structured(t: Tensor) -> bool:
 def chargeable(truth: Tensor, working: Tensor | None, disagree: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Elements whose value may be charged: finite truth, away from overflow, finite in the reference's own
     run, and finite in every perturbed run (rules 8 and 9)."""
-    valid = truth.isfinite() & (truth.abs() < torch.finfo(dtype).max / OVERFLOW_MARGIN)
+    valid = truth.isfinite() & (truth.abs() < overflow_limit(dtype))
     if working is not None:
         valid = valid & working.isfinite()
     if disagree is not None:
@@ -285,18 +312,28 @@ def bands(
     ReferenceFailed.
     """
     kept = dtype_named(dtype)
-    if Profile(profile) is Profile.PAPER:
+    if not bound_is_local(profile):
         floating = [t for t in flatten(inputs)[0] if t.is_floating_point()]
         numel = floating[0].numel() if floating else 1
         return [_paper_band(e, w, numel, gate, kept) for e, w in zip(expected, working, strict=True)]
     regular = not structured(inputs)
     terms = None
-    if not regular and (operator is None or operator.linear) and not (operator and operator.convolution):
+    if not regular and (operator is None or operator.linear) and not judged_normwise(operator):
         terms = absolute_terms(instance, inputs)
     growth = "auto" if regular else "worst"
     salt = seed * 65_537 + zlib.crc32(kind.encode()) % 65_521
-    s = perturbed_spread(instance, inputs, expected, unit_of(kept), k, salt, dtype=kept, growth=growth)
-    form = "normwise" if operator is not None and operator.convolution else "elementwise"
+    s = perturbed_spread(
+        instance,
+        inputs,
+        expected,
+        unit_of(kept),
+        k,
+        salt,
+        dtype=kept,
+        growth=growth,
+        repeating=repeating(inputs),
+    )
+    form = "normwise" if judged_normwise(operator) else "elementwise"
     found = []
     for i, (e, w) in enumerate(zip(expected, working, strict=True)):
         if not (e.is_floating_point() or e.is_complex()):
@@ -347,9 +384,9 @@ def gradient_band(
 ) -> Band:
     """The band of one gradient tensor; `spread` is the entry of `conditioning.gradient_spread` for its
     name."""
-    if Profile(profile) is Profile.PAPER:
+    if not bound_is_local(profile):
         return _paper_band(truth, working, truth.numel(), "CMP-02", dtype_named(dtype))
-    form = "normwise" if operator is not None and operator.convolution else "elementwise"
+    form = "normwise" if judged_normwise(operator) else "elementwise"
     return band(truth, working, spread.spread[0], spread.disagree[0], dtype=dtype, kind=form)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lethe.verifier import fairness, oracle, sites, tolerance, weights
 from lethe.verifier.custody import Isolation, Limits, RunReport, Suspect, SuspectError
 from lethe.verifier.docket import Case, Docket, Sizes, Truth, cast_floating, trim
-from lethe.verifier.problem import Candidate
+from lethe.verifier.problem import Candidate, ProblemError
 from lethe.verifier.settings import Settings
 from lethe.verifier.sheet import CandidateStopped, Sheet, SkipCase
 from lethe.verifier.structure import flatten, map_tensors
@@ -53,7 +54,7 @@ class Trial:
         self._cache_dir = cache_dir
         self._suspect: Suspect | None = None
         self._built: Built | None = None
-        self._reports: OrderedDict[tuple[int, str], list[RunReport]] = OrderedDict()
+        self._reports: OrderedDict[tuple[int, str], tuple[list[Any], list[RunReport]]] = OrderedDict()
         self.weights = "none"
         self.isolation: Isolation = {}
         self.parameters: set[str] = set()
@@ -62,8 +63,7 @@ class Trial:
         self.kernels: set[str] = set()
         self.cases: dict[str, Case] = {}
         """Cases that were run, by id, for the counterexample."""
-        self.upstreams: dict[str, list[Any]] = {}
-        """Upstream gradients of the gradient gate's cases, by case id."""
+        self._started = time.monotonic()
 
     def close(self) -> None:
         """End the suspect's process; the next request starts a fresh one."""
@@ -94,7 +94,7 @@ class Trial:
                 self._suspect.load()
             return request(self._suspect)
         except SuspectError as e:
-            if not e.alive:
+            if not e.alive or e.stage == "load":
                 self.close()
             raise CandidateStopped(e.status, e.message) from e
 
@@ -108,27 +108,27 @@ class Trial:
         if self._built == want:
             return
         instance = self.docket.instance(sizes)
-        own = sites.hard_coded_sizes(self.candidate.source, sizes, self.docket.written) if sizes else {}
-
-        def construct(state: dict[str, Tensor] | None) -> Any:
-            return self._talk(
-                lambda s: s.build(instance.init, instance.seed, dtype=dtype, sizes=own or None, state=state)
-            )
-
         self._built = None
-        built = construct(None)
+        built = self._construct(sizes, dtype)
         if self.candidate.kind == "module":
             reference = cast_floating(dict(instance.module.state_dict()), dtype)
             alignment = weights.align(reference, built)
             if alignment.how == "not_auditable":
                 raise CandidateStopped(Status.NOT_AUDITABLE, alignment.reason)
             if alignment.how == "copied":
-                construct(alignment.state)
+                self._construct(sizes, dtype, alignment.state)
             self.weights = alignment.how
             self.parameters = set(built.parameters)
             if varied:
-                construct(self._varied_state(sizes, reference, dict(built.state)))
+                self._construct(sizes, dtype, self._varied_state(sizes, reference, dict(built.state)))
         self._built = want
+
+    def _construct(self, sizes: Sizes, dtype: str = "float32", state: dict[str, Tensor] | None = None) -> Any:
+        instance = self.docket.instance(sizes)
+        own = sites.hard_coded_sizes(self.candidate.source, sizes, self.docket.written) if sizes else {}
+        return self._talk(
+            lambda s: s.build(instance.init, instance.seed, dtype=dtype, sizes=own or None, state=state)
+        )
 
     def _varied_state(
         self, sizes: Sizes, reference: dict[str, Tensor], own: dict[str, Tensor]
@@ -152,7 +152,9 @@ class Trial:
         self.cases.setdefault(case.id, case)
         key = (id(case.inputs), dtype)
         if case.kind == "normal" and not options and key in self._reports:
-            return self._reports[key]
+            return self._reports[key][1]
+        if self.docket.keeps_state:
+            self.rebuild()
         self.build(case.sizes, dtype, case.varied)
         drawn = map_tensors(cast_floating(case.inputs, dtype), lambda t: t.cpu())
         reports: list[RunReport] = self._talk(lambda s: s.run(drawn, **options))
@@ -160,9 +162,31 @@ class Trial:
             self.launches += r.launches
             self.kernels.update(r.kernels)
         if case.kind == "normal" and not options:
-            self._reports[key] = reports
+            # The inputs are kept beside the reports, so that no other list can take their identity.
+            self._reports[key] = case.inputs, reports
             trim(self._reports, REPORTS_KEPT)
         return reports
+
+    def after_update(self, case: Case) -> tuple[list[Tensor], list[Tensor]] | None:
+        """Outputs of a second call, before which the candidate's own weights were written in place, and of
+        the first call of one built with those weights; None if it holds none. Leaves it to be rebuilt.
+        """
+        built = self._construct(case.sizes)
+        state = weights.stirred(built.state, self.settings.seed)
+        self._built = None
+        if not state:
+            return None
+        drawn = map_tensors(case.inputs, lambda t: t.cpu())
+
+        def second(s: Suspect) -> list[RunReport]:
+            s.run(drawn)
+            s.update(state)
+            return s.run(drawn)
+
+        later = self._talk(second)
+        self._construct(case.sizes, state=state)
+        anew = self._talk(lambda s: s.run(drawn))
+        return flatten(later[0].outputs)[0], flatten(anew[0].outputs)[0]
 
     def read(self, name: str) -> list[Tensor]:
         """The present values of outputs that an earlier run was asked to hold."""
@@ -176,8 +200,19 @@ class Trial:
     def fresh(self) -> Trial:
         """The same trial with a process of its own, for confirming a finding."""
         other = Trial(self.docket, self.candidate, self._server, self.settings, self._cache_dir)
-        other.weights = self.weights
+        other.weights, other.cases = self.weights, self.cases
         return other
+
+    def beside(self, docket: Docket, kind: type[Trial]) -> Trial:
+        """The same candidate before another docket, in a process of its own: for use after the gates."""
+        other = kind(docket, self.candidate, self._server, self.settings, self._cache_dir)
+        other.weights, other.parameters = self.weights, self.parameters
+        return other
+
+    @property
+    def seconds(self) -> float:
+        """How long this trial has lasted so far."""
+        return time.monotonic() - self._started
 
     def try_case(
         self,
@@ -193,7 +228,13 @@ class Trial:
         """
         try:
             case = replace(draw(), id=label)
+            self.docket.truth(case)
         except SkipCase as e:
+            sheet.skip(label, str(e))
+            return
+        except (oracle.ReferenceFailed, ProblemError) as e:
+            if not fairness.reference_raises(e):
+                raise
             sheet.skip(label, str(e))
             return
         try:
@@ -218,9 +259,10 @@ class Trial:
         if mismatch is not None:
             return [mismatch]
         findings = []
+        bands = truth.bands(sheet.gate)
         exact = self._exact(case, dtype)
         for i, name in enumerate(truth.names):
-            c = tolerance.compare(got[i], truth.expected[i], truth.bands[i])
+            c = tolerance.compare(got[i], truth.expected[i], bands[i])
             if exact and c.checked and c.error > 0:
                 message = f"{name}{list(c.index)} is {c.got:.9g}, expected exactly {c.expected:.9g}"
                 found = replace(value_finding(case, name, c, relax), channel="T", mechanism="inexact_integer")
@@ -228,11 +270,12 @@ class Trial:
                 continue
             ratio = c.ratio / relax
             sheet.worst("worst_ratio", ratio)
-            if ratio <= 1.0 or self._approximation(case, truth, i, got[i]):
+            if ratio <= 1.0 or self._approximation(case, truth, i, got[i], bands[i]):
                 continue
             finding = value_finding(case, name, c, relax)
             if fairness.is_borderline(ratio):
-                second = tolerance.compare(got[i], truth.expected[i], truth.second_bands[i]).ratio / relax
+                other = truth.bands(sheet.gate, 1)[i]
+                second = tolerance.compare(got[i], truth.expected[i], other).ratio / relax
                 if second <= 1.0:
                     sheet.worst("borderline_ratio", ratio)
                     continue
@@ -246,16 +289,16 @@ class Trial:
         Convolution is left out: a transform of integers may hold fractions (fairness rule 29).
         """
         operator = self.docket.operator
-        if case.kind != "exact_integer" or operator.convolution:
+        if case.kind != "exact_integer" or tolerance.judged_normwise(operator):
             return False
         return tolerance.exact_integer_applies(operator, case.inputs, dtype)
 
-    def _approximation(self, case: Case, truth: Truth, i: int, got: Tensor) -> bool:
+    def _approximation(self, case: Case, truth: Truth, i: int, got: Tensor, band: tolerance.Band) -> bool:
         """Fairness rule 38: the value is that of GELU's tanh form, a legitimate approximation."""
         if "gelu" not in self.docket.operator.ops and "erf" not in self.docket.operator.ops:
             return False
         form, _ = flatten(oracle.tanh_form(self.docket.instance(case.sizes), case.inputs))
-        return fairness.approximation_explains(got, truth.expected[i], form[i], truth.bands[i])
+        return fairness.approximation_explains(got, truth.expected[i], form[i], band)
 
 
 def structure_finding(case: Case, truth: Truth, got: list[Tensor], skeleton: Any) -> Finding | None:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 SCHEMA = "lethe.verdict/1"
-RULES_VERSION = "2026.11"
+RULES_VERSION = "2026.11.2"
 """Version of the gates and fairness rules; every verdict names the one it was reached by."""
 
 
@@ -48,7 +48,7 @@ class Status(StrEnum):
     NO_CUSTOM_KERNEL = "no_custom_kernel"
     """The candidate ran, but no kernel of its own was launched."""
     NOT_AUDITABLE = "not_auditable"
-    """The verdict would depend on an ambiguous weight mapping."""
+    """Nothing fair can be said: ambiguous weights, or it runs only at sizes too large to judge."""
     EXECUTOR_FAILED = "executor_failed"
     """The executor (e.g. Triton's interpreter) cannot run this program; says nothing of the kernel."""
     REFERENCE_FAILED = "reference_failed"
@@ -189,6 +189,10 @@ class Verdict:
     options: dict[str, Any] = field(default_factory=dict)
     """What a replay needs: seed, device, gates requested, budgets."""
     counterexample: str | None = None
+    """Path of the script that tells most, if one was asked for and could be written."""
+    counterexamples: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """For each failing gate the ``path`` of its script and how small its input became, or ``none``: why
+    there is no script."""
     environment: dict[str, Any] = field(default_factory=dict)
     elapsed: dict[str, float] = field(default_factory=dict)
     schema: str = SCHEMA
@@ -229,7 +233,7 @@ class Verdict:
     def canonical(self) -> str:
         """The part that a replay must reproduce, as one line of sorted JSON."""
         d = self.to_dict()
-        for key in ("environment", "elapsed", "counterexample"):
+        for key in ("environment", "elapsed", "counterexample", "counterexamples"):
             d.pop(key)
         for g in d["gates"]:
             g.pop("elapsed")
@@ -254,8 +258,8 @@ class Verdict:
                 **{
                     **g,
                     "status": GateStatus(g["status"]),
-                    "reason": Reason(g["reason"]) if g["reason"] else None,
-                    "whose": Blame(g["whose"]) if g["whose"] else None,
+                    "reason": Reason(g["reason"]) if g.get("reason") else None,
+                    "whose": Blame(g["whose"]) if g.get("whose") else None,
                     "findings": tuple(_finding(f) for f in g["findings"]),
                 }
             )
@@ -265,7 +269,7 @@ class Verdict:
 
 
 def _finding(d: dict[str, Any]) -> Finding:
-    return Finding(**{**d, "where": tuple(d["where"])})
+    return Finding(**{"message": "", **d, "where": tuple(d.get("where", ()))})
 
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

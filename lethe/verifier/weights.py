@@ -46,10 +46,9 @@ def align(reference: Mapping[str, Tensor], built: HasState, other: HasState | No
     candidate = dict(built.state)
     if not reference:
         return Alignment("none")
-    needed = {n: t for n, t in reference.items() if not _uniform(t)}
-    unmatched = _unmatched(needed, candidate)
-    if not unmatched and _no_namesake_differs(reference, candidate):
+    if seeded_alike(reference, candidate):
         return Alignment("seeded")
+    needed = {n: t for n, t in reference.items() if not _uniform(t)}
     for name in reference:
         if name not in candidate and name in needed:
             return Alignment("not_auditable", reason=_missing(name, candidate))
@@ -70,10 +69,41 @@ def align(reference: Mapping[str, Tensor], built: HasState, other: HasState | No
     return Alignment("copied", {n: t for n, t in reference.items() if n in candidate})
 
 
+def seeded_alike(reference: Mapping[str, Tensor], candidate: Mapping[str, Tensor]) -> bool:
+    """Rule 23: after the same seed both sides hold the same weights already, so that nothing is copied.
+
+    Names may differ, and weights may be transposed or repacked; tensors of one value throughout need no
+    counterpart.
+    """
+    needed = {n: t for n, t in reference.items() if not _uniform(t)}
+    return not _unmatched(needed, candidate) and _no_namesake_differs(reference, candidate)
+
+
 def uniform_names(module: nn.Module) -> list[str]:
-    """Floating parameters and buffers of more than one element that hold one value throughout."""
-    state = module.state_dict()
-    return [n for n, t in state.items() if t.is_floating_point() and t.numel() > 1 and _uniform(t)]
+    """Floating parameters and buffers of more than one element that hold one value throughout, and parameters
+    that hold a regular sequence (such as ``A_log``, the logarithms of 1, 2, 3...).
+
+    No seed moves them, so a kernel may hold them as constants of its own without being seen.
+    """
+    learned = {n for n, p in module.named_parameters() if p.requires_grad}
+    return [
+        n
+        for n, t in module.state_dict().items()
+        if t.is_floating_point() and t.numel() > 1 and (_uniform(t) or (n in learned and _regular(t)))
+    ]
+
+
+LONG_RUN = 8
+"""A random draw of so many values is monotone with probability 2 / 8! = 5e-5."""
+
+
+def _regular(t: Tensor) -> bool:
+    """Values that no random draw gives: equal rows, or a monotone sequence of `LONG_RUN` or more."""
+    rows = t.reshape(-1, t.shape[-1])
+    if rows.shape[0] > 1 and rows.shape[1] > 1 and bool((rows == rows[0]).all()):
+        return True
+    step = rows.diff(dim=-1)
+    return rows.shape[1] >= LONG_RUN and bool((step >= 0).all() or (step <= 0).all())
 
 
 def vary_uniform(module: nn.Module, seed: int) -> None:
@@ -92,6 +122,21 @@ def vary_uniform(module: nn.Module, seed: int) -> None:
             t = state[name]
             noise = (torch.rand(t.shape, generator=g) * 2 - 1).to(t)
             t.copy_(t * (1 + noise / 4) if bool((t != 0).any()) else noise / 4)
+
+
+def stirred(state: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """The floating tensors of `state` as a few steps of training would leave them: c (1 + u/4), or noise of
+    1/4 where c is zero, with u uniform in [-1, 1). Signs are kept: a variance stays positive.
+    """
+    import torch
+
+    g = torch.Generator().manual_seed(seed)
+    found = {}
+    for name, t in state.items():
+        if t.is_floating_point() and t.numel():
+            noise = (torch.rand(t.shape, generator=g) * 2 - 1).to(t) / 4
+            found[name] = torch.where(t == 0, noise, t * (1 + noise))
+    return found
 
 
 def _missing(name: str, candidate: Mapping[str, Tensor]) -> str:

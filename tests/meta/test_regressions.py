@@ -127,7 +127,7 @@ def test_the_order_of_a_dict_means_nothing(judge):
 
 
 def test_an_answer_that_depends_on_the_history_is_found(judge):
-    body = "global CALLS; CALLS = globals().get('CALLS', 0) + 1; return x * 2 if CALLS < 30 else x * 3"
+    body = "global CALLS; CALLS = globals().get('CALLS', 0) + 1; return x * 2 if CALLS < 60 else x * 3"
     v = plain(judge, "return x * 2", body)
     assert v.status is Status.JUDGED and v.violated
     assert {f.mechanism for f in v.integrity} == {"call_history"}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lethe.verifier import weights
 from lethe.verifier.weights import align
 
 State = dict[str, Tensor]
@@ -111,3 +112,18 @@ def test_two_equal_tensors_are_matched_one_to_one() -> None:
     reference = {"a": w, "b": w.clone()}
     assert align(reference, Built({"x": w.clone(), "y": w.clone()})).how == "seeded"
     assert align(reference, Built({"x": w.clone()})).how == "not_auditable"
+
+
+def test_regular_parameters_count_as_what_no_seed_moves():
+    module = torch.nn.Module()
+    steps = torch.log(torch.arange(1.0, 17.0))
+    module.A_log = torch.nn.Parameter(steps.repeat(5, 1))
+    module.head = torch.nn.Parameter(steps.clone())
+    module.frozen = torch.nn.Parameter(steps.clone(), requires_grad=False)
+    module.drawn = torch.nn.Parameter(torch.randn(5, 16))
+    module.register_buffer("frequencies", steps.clone())
+    module.register_buffer("mask", torch.ones(4, 4).tril())
+    assert weights.uniform_names(module) == ["A_log", "head"]
+    weights.vary_uniform(module, 0)
+    assert not torch.equal(module.A_log[0], module.A_log[1]) and not torch.equal(module.head, steps)
+    assert torch.equal(module.frozen, steps) and torch.equal(module.frequencies, steps)

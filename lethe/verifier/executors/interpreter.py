@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lethe.verifier.executors import (
+    accesses,
     autotune,
     builder,
     devices,
@@ -31,6 +32,7 @@ def install() -> None:
     devices.activate(TARGET_CAPABILITY)
     autotune.install(always=True)
     builder.install()
+    accesses.install()
     reductions.install()
     libdevice.install()
     language.install()

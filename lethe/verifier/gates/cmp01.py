@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from lethe.verifier.trial import Trial
 
 RANDOM_SEEDS = 3
-KINDS = ("zeros", "one_hot", "large", "small", "mixed", "constant", "sorted", "exact_integer", "sparse")
+KINDS = (
+    "zeros", "one_hot", "large", "small", "mixed", "constant", "sorted", "exact_integer", "sparse", "deep",
+    "spike",
+)  # fmt: skip
 ALONE = ("zeros", "large", "one_hot")
 """Kinds that are also drawn for each input alone when there are several."""
 

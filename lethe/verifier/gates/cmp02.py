@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier import conditioning, oracle, tolerance
+from lethe.verifier.blame import is_loud
 from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet
 from lethe.verifier.trial import value_finding
-from lethe.verifier.verdict import Finding, GateResult, Reason, Status
+from lethe.verifier.verdict import Finding, GateResult, Reason
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from lethe.verifier.custody import RunReport
-    from lethe.verifier.docket import Case
+    from lethe.verifier.docket import Case, Docket
     from lethe.verifier.trial import Trial
 
 SEEDS = 2
@@ -34,19 +36,18 @@ def run(trial: Trial) -> GateResult:
     for k in range(SEEDS):
         case = replace(docket.case("normal", trial.settings.seed + 21 + k), id=f"gradient:{k}")
         upstream = _upstream(docket.truth(case).working, case.seed)
-        trial.upstreams[case.id] = upstream
         try:
-            truth = oracle.gradients(docket.instance(case.sizes), case.inputs, upstream, "float64")
+            right = docket.remembered(f"gradients:{case.seed}", partial(_right, docket, case, upstream))
         except oracle.ReferenceFailed as e:
             raise NotApplicable(Reason.NO_GRADIENT, f"the reference has no gradient: {e}") from e
-        if not any(g is not None for g in truth.values()):
+        if not any(g is not None for g in right.truth.values()):
             raise NotApplicable(
                 Reason.NO_GRADIENT, "no gradient reaches any input or parameter of the reference"
             )
         try:
             report = trial.run(case, upstream=[u.cpu() if u is not None else None for u in upstream])[0]
         except CandidateStopped as e:
-            if e.status is Status.RUN_FAILED:
+            if is_loud(e.status):
                 raise NotApplicable(
                     Reason.FORWARD_ONLY, f"backward raises, which is loud: {e.message}"
                 ) from e
@@ -54,8 +55,28 @@ def run(trial: Trial) -> GateResult:
             continue
         if not any(m.requires_grad for m in report.meta):
             raise NotApplicable(Reason.FORWARD_ONLY, "the candidate's outputs carry no gradient")
-        sheet.add(_compare(trial, case, upstream, truth, report, sheet))
+        sheet.add(_compare(trial, case, right, report, sheet))
     return sheet.result()
+
+
+@dataclass(frozen=True)
+class _Right:
+    """The reference's gradients of one case: float64, its own float32, and the former's spread; by name."""
+
+    truth: dict[str, Tensor | None]
+    working: dict[str, Tensor | None]
+    spread: dict[str, conditioning.Spread]
+
+
+def _right(docket: Docket, case: Case, upstream: list[Tensor | None]) -> _Right:
+    """Raises ReferenceFailed."""
+    instance = docket.instance(case.sizes)
+    truth = oracle.gradients(instance, case.inputs, upstream, "float64")
+    if not any(g is not None for g in truth.values()):
+        return _Right(truth, {}, {})
+    working = oracle.gradients(instance, case.inputs, upstream, "float32")
+    unit = tolerance.UNIT["float32"]
+    return _Right(truth, working, conditioning.gradient_spread(instance, case.inputs, upstream, truth, unit))
 
 
 def _upstream(working: list[Tensor], seed: int) -> list[Tensor | None]:
@@ -77,19 +98,15 @@ def _held(trial: Trial, name: str) -> bool:
 def _compare(
     trial: Trial,
     case: Case,
-    upstream: list[Tensor | None],
-    truth: dict[str, Tensor | None],
+    right: _Right,
     report: RunReport,
     sheet: Sheet,
 ) -> list[Finding]:
     import torch
 
     docket = trial.docket
-    instance = docket.instance(case.sizes)
-    working = oracle.gradients(instance, case.inputs, upstream, "float32")
-    names = [n for n, g in truth.items() if g is not None and _held(trial, n)]
-    expected = [truth[n] for n in names]
-    spread = conditioning.gradient_spread(instance, case.inputs, upstream, truth, tolerance.UNIT["float32"])
+    names = [n for n, g in right.truth.items() if g is not None and _held(trial, n)]
+    expected = [right.truth[n] for n in names]
     findings = []
     for name, e in zip(names, expected, strict=True):
         assert e is not None
@@ -119,11 +136,11 @@ def _compare(
                 )
             )
             continue
-        own = working.get(name)
+        own = right.working.get(name)
         band = tolerance.gradient_band(
             e,
             own if own is not None else torch.zeros_like(e),
-            spread[name],
+            right.spread[name],
             profile=trial.settings.profile,
             operator=docket.operator,
         )

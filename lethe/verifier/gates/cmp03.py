@@ -6,11 +6,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lethe.verifier import inputs
+from lethe.verifier import inputs, integrity
+from lethe.verifier.blame import is_loud
 from lethe.verifier.docket import Case
 from lethe.verifier.problem import ProblemError
 from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet, SkipCase
-from lethe.verifier.verdict import Blame, Finding, GateResult, Reason, Status
+from lethe.verifier.verdict import Blame, Finding, GateResult, Reason
 
 if TYPE_CHECKING:
     from lethe.verifier.trial import Trial
@@ -23,13 +24,14 @@ def run(trial: Trial) -> GateResult:
     if not cases:
         raise NotApplicable(Reason.NO_FREE_DIMENSION, "no size can be varied without breaking the reference")
     for shape in cases:
-        label = f"shape:{shape.id}"
-        try:
-            case = replace(docket.case("normal", trial.settings.seed + 31, sizes=shape.sizes), id=label)
-        except (SkipCase, ProblemError) as e:
-            sheet.skip(label, str(e))
-            continue
-        _one(trial, sheet, case)
+        for kind in ("normal", "spike") if shape.past else ("normal",):
+            label = f"shape:{shape.id}" + (f":{kind}" if kind != "normal" else "")
+            try:
+                case = replace(docket.case(kind, trial.settings.seed + 31, sizes=shape.sizes), id=label)
+            except (SkipCase, ProblemError) as e:
+                sheet.skip(label, str(e))
+                continue
+            _one(trial, sheet, case)
     base = docket.case("normal", trial.settings.seed + 31)
     for name, laid_out in inputs.layouts(base.inputs):
         _one(trial, sheet, docket.derived(base, f"layout:{name}", "layout", partial(list, laid_out)))
@@ -40,19 +42,13 @@ def _one(trial: Trial, sheet: Sheet, case: Case) -> None:
     try:
         report = trial.run(case)[0]
     except CandidateStopped as e:
-        if e.blame is Blame.CANDIDATE and e.status in (
-            Status.RUN_FAILED,
-            Status.BUILD_FAILED,
-            Status.COMPILE_FAILED,
-        ):
+        if e.blame is Blame.CANDIDATE and is_loud(e.status):
             sheet.add([_rejects(case, e.message)])
         else:
             sheet.halt(case.id, e)
         return
     found = trial.check_value(case, report, sheet)
-    if not report.guards_intact:
-        found.append(_out_of_bounds(case))
-    sheet.add(found)
+    sheet.add(found + integrity.out_of_bounds(case, report))
 
 
 def _rejects(case: Case, message: str) -> Finding:
@@ -62,16 +58,5 @@ def _rejects(case: Case, message: str) -> Finding:
         channel="T",
         mechanism="rejects",
         message=f"a legal {case.id.split(':')[0]} is refused: {message}",
-        extra={"sizes": case.sizes},
-    )
-
-
-def _out_of_bounds(case: Case) -> Finding:
-    return Finding(
-        case=case.id,
-        seed=case.seed,
-        channel="T",
-        mechanism="out_of_bounds_write",
-        message="the kernel wrote outside its buffers: a guard zone was overwritten",
         extra={"sizes": case.sizes},
     )

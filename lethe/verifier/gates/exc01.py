@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import fairness, inputs, oracle, profiling, semantics
+from lethe.verifier import fairness, inputs, oracle, profiling, semantics, tolerance
 from lethe.verifier.sheet import NotApplicable, Sheet, first_of_each
-from lethe.verifier.structure import flatten
+from lethe.verifier.structure import flatten, map_tensors, unflatten
 from lethe.verifier.trial import structure_finding
 from lethe.verifier.verdict import Finding, GateResult, Reason
 
@@ -52,12 +52,46 @@ def _draw(trial: Trial, which: int, value: float, placement: str, name: str) -> 
         base,
         name,
         "nonfinite",
-        lambda: inputs.place_nonfinite(docket.instance(), base.inputs, which, value, placement),
+        lambda: inputs.place_nonfinite(
+            docket.instance(), base.inputs, which, value, placement, _unread(trial, base, which)
+        ),
     )
 
 
+def _unread(trial: Trial, base: Case, which: int) -> Tensor | None:
+    """Mask of the elements of one input that the reference does not use (fairness rule 7), if there are any.
+
+    Suspected are those with no gradient; a NaN in all of them at once must leave every output alone.
+    """
+
+    import torch
+
+    def find() -> Tensor | None:
+        docket, instance = trial.docket, trial.docket.instance(base.sizes)
+        clean = docket.truth(base).working
+        g = torch.Generator().manual_seed(base.seed)
+        upstream = [
+            torch.randn(t.shape, generator=g).to(t.device) if t.is_floating_point() else None for t in clean
+        ]
+        tensors, skeleton = flatten(base.inputs)
+        try:
+            found = oracle.gradients(instance, base.inputs, upstream, "float64")
+            gradient = found[f"input:{docket.floating.index(which)}"]
+            if gradient is None or not bool((gradient == 0).any()):
+                return None
+            poisoned = list(tensors)
+            poisoned[which] = tensors[which].masked_fill(gradient == 0, float("nan"))
+            seen, _ = flatten(oracle.run_working(instance, unflatten(poisoned, skeleton)))
+        except oracle.ReferenceFailed:
+            return None
+        return gradient == 0 if fairness.masked_out(clean, seen) else None
+
+    mask: Tensor | None = trial.docket.remembered(f"unread:{which}", find)
+    return mask
+
+
 def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Finding] | None:
-    """Compare the three masks where all oracles agree (fairness rules 5 to 8, 30 and 36)."""
+    """Compare the three masks where all oracles agree (fairness rules 6 to 8, 29, 30 and 36)."""
     docket = trial.docket
     truth = docket.truth(case)
     got, skeleton = flatten(report.outputs)
@@ -69,14 +103,15 @@ def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Fin
         sheet.skip(case.id, "the reference ignores this element")
         return None
     absorbing, _ = flatten(oracle.zero_absorbing(docket.instance(case.sizes), case.inputs))
-    terms = (
-        profiling.absolute_terms(docket.instance(case.sizes), case.inputs) if docket.operator.linear else None
-    )
+    terms = None
+    if docket.operator.linear:
+        terms = profiling.absolute_terms(docket.instance(case.sizes), _finite(case.inputs))
     findings = []
     for i, name in enumerate(truth.names):
         if not truth.working[i].is_floating_point():
             continue
-        chargeable = fairness.chargeable_nonfinite(truth.expected[i], truth.working[i], absorbing[i])
+        chargeable = fairness.references_agree(truth.expected[i], truth.working[i])
+        chargeable = chargeable & ~fairness.structural_zero(truth.expected[i], absorbing[i])
         sheet.worst("chargeable_share", float(chargeable.double().mean()) if chargeable.numel() else 0.0)
         if terms is not None:
             legal = fairness.reassociation_explains_inf(
@@ -86,6 +121,11 @@ def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Fin
             chargeable = chargeable & ~legal
         findings += _masks(trial, case, name, truth.working[i].cpu(), got[i].cpu(), chargeable.cpu())
     return findings
+
+
+def _finite(value: Any) -> Any:
+    """The inputs without their infinite and NaN terms, whose class no order of summation changes."""
+    return map_tensors(value, lambda t: t.nan_to_num(0.0, 0.0, 0.0) if t.is_floating_point() else t)
 
 
 def _masks(
@@ -99,9 +139,9 @@ def _masks(
         "minted": torch.isfinite(want) & ~finite,
         "nan_for_inf": torch.isinf(want) & nan,
         "inf_for_nan": torch.isnan(want) & torch.isinf(got),
-        "wrong_sign": torch.isinf(want) & torch.isinf(got) & (torch.sign(want) != torch.sign(got)),
+        "wrong_sign": fairness.inf_sign_differs(got, want),
     }
-    if docket_convolution(trial):
+    if tolerance.judged_normwise(trial.docket.operator):
         by_mechanism = {"swallowed": by_mechanism["swallowed"]}
     findings = []
     for mechanism, mask in by_mechanism.items():
@@ -137,8 +177,3 @@ _SAYS = {
     "inf_for_nan": "are infinite where the reference is NaN",
     "wrong_sign": "have the other infinity",
 }
-
-
-def docket_convolution(trial: Trial) -> bool:
-    """Transform-domain convolution mixes neighbours, so only a swallowed value is charged (rule 29)."""
-    return trial.docket.operator.convolution

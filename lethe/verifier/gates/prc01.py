@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lethe.verifier import executors, precision
+from lethe.verifier import executors, fairness, precision
 from lethe.verifier.docket import cast_floating
 from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet, SkipCase
 from lethe.verifier.structure import flatten
@@ -28,6 +28,8 @@ def run(trial: Trial) -> GateResult:
     spec = docket.problem.spec
     if not docket.floating:
         raise NotApplicable(Reason.NO_FLOATING_INPUT, "no input is floating point")
+    if not fairness.precision_chargeable(docket.backends):
+        raise NotApplicable(Reason.TF32_REFERENCE, "the reference itself turns a narrower regime on")
     for dtype in spec.dtypes if spec is not None else ("float32",):
         if trial.settings.executor == "interpreter":
             unfaithful = executors.unfaithful(trial.candidate.source, dtype)
@@ -66,6 +68,7 @@ def _one(trial: Trial, sheet: Sheet, dtype: str, seed: int) -> None:
         return
     sheet.worst(f"{dtype}:error", s.value)
     sheet.worst(f"{dtype}:reference_error", s.legal)
+    sheet.worst(f"{dtype}:ratio", s.value / s.threshold)
     if s.value <= s.threshold:
         sheet.add(findings)
         return

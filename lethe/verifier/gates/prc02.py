@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lethe.verifier import precision
@@ -18,6 +19,7 @@ from lethe.verifier.trial import structure_finding
 from lethe.verifier.verdict import Finding, GateResult, Reason
 
 if TYPE_CHECKING:
+    from lethe.verifier.custody import RunReport
     from lethe.verifier.trial import Trial
 
 SHORTEST = 64
@@ -35,6 +37,8 @@ def run(trial: Trial) -> GateResult:
     if not lengths:
         raise NotApplicable(Reason.NOT_A_REDUCTION, f"no reduction is as long as {SHORTEST} terms")
     sheet = Sheet("PRC-02")
+    if trial.settings.profile == "paper":
+        return _published(trial, sheet, lengths)
     narrow = None if _exact_operands(trial) else narrow_operands(trial)
     if narrow:
         raise NotApplicable(
@@ -55,9 +59,27 @@ def run(trial: Trial) -> GateResult:
         worst = max(points, key=lambda p: p.length)
         sheet.worst(f"{kind}:error", worst.value)
         sheet.worst(f"{kind}:wide", worst.wide)
+        sheet.worst(f"{kind}:ratio", worst.value / worst.lowest)
         sheet.measured[f"{kind}:length"] = float(worst.length)
-        sheet.add([] if sweep.kind is None else [_finding(kind, sweep.kind, worst, trial.settings.seed)])
+        sheet.add([] if sweep.kind is None else [_finding(trial, kind, sweep.kind, worst, answered)])
     return sheet.result()
+
+
+def _published(trial: Trial, sheet: Sheet, lengths: list[tuple[int, Sizes]]) -> GateResult:
+    """Profile ``paper``: the same draws under the published bound on values (`tolerance.paper_bound`)."""
+
+    def check(case: Case, report: RunReport) -> list[Finding]:
+        return trial.check_value(case, report, sheet)
+
+    for kind in KINDS:
+        for length, sizes in lengths:
+            trial.try_case(sheet, partial(_draw, trial, kind, sizes), f"{kind}:N={length}", check)
+    return sheet.result()
+
+
+def _draw(trial: Trial, kind: str, sizes: Sizes) -> Case:
+    drawn = trial.docket.case(kind, trial.settings.seed + 71, sizes=sizes)
+    return replace(drawn, inputs=coarse(drawn.inputs))
 
 
 def _lengths(trial: Trial) -> list[tuple[int, Sizes]]:
@@ -122,8 +144,7 @@ def _point(trial: Trial, sheet: Sheet, kind: str, length: int, sizes: Sizes) -> 
     docket = trial.docket
     label = f"{kind}:N={length}"
     try:
-        drawn = docket.case(kind, trial.settings.seed + 71, sizes=sizes)
-        case: Case = replace(drawn, id=label, inputs=coarse(drawn.inputs))
+        case = replace(_draw(trial, kind, sizes), id=label)
         truth = docket.truth(case)
         report = trial.run(case)[0]
     except (SkipCase, ProblemError) as e:
@@ -152,10 +173,23 @@ def _loops(trial: Trial) -> bool:
     return not set(trial.docket.operator.ops) & (ADDING | CONTRACTIONS)
 
 
-def _finding(kind: str, carry: str, p: precision.CarryPoint, seed: int) -> Finding:
+def _elsewhere(trial: Trial, points: list[tuple[precision.CarryPoint, Sizes]]) -> dict[str, Any]:
+    """The sizes of a finding that rests on substituted sizes alone (fairness rule 31)."""
+    telling = [z for p, z in points if p.lowest < math.inf]
+    return {} if trial.docket.base in telling else {"sizes": telling[-1]}
+
+
+def _finding(
+    trial: Trial,
+    kind: str,
+    carry: str,
+    p: precision.CarryPoint,
+    points: list[tuple[precision.CarryPoint, Sizes]],
+) -> Finding:
     return Finding(
         case=f"{kind}:N={p.length}",
-        seed=seed,
+        seed=trial.settings.seed,
+        extra=_elsewhere(trial, points),
         channel="B",
         mechanism=f"{carry}_carry",
         metric=p.value,

@@ -1,0 +1,102 @@
+"""Who answers for what happened: the fairness rules about statuses, runs and counts.
+
+They need no tensors, so that audits can apply them without loading torch. `fairness.RULES` lists them with
+the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from lethe.verifier.verdict import CANDIDATE_FAULTS, RULES_VERSION, Status
+
+CONFIDENCE = 0.95
+
+LOUD = frozenset({Status.RUN_FAILED, Status.COMPILE_FAILED, Status.BUILD_FAILED, Status.IMPORT_FAILED})
+
+
+def is_loud(status: Status) -> bool:
+    """Rule 20: the candidate raised, which is never silent wrongness."""
+    return status in LOUD
+
+
+OWN_STATUS = frozenset({Status.OUT_OF_MEMORY, Status.TIMED_OUT})
+
+
+def has_own_status(status: Status) -> bool:
+    """Rule 21: running out of memory or time at a case says what this machine allows, not that the kernel
+    breaks a contract there. (A compiler's refusal is loud: rule 20.)"""
+    return status in OWN_STATUS
+
+
+def counts_for_time(call: int, warm_up: int) -> bool:
+    """Rule 24: whether the call with this index (from 0) is timed. Tuning and compiling happen on the first
+    calls at a shape, so the warm-up leaves both out."""
+    return call >= warm_up
+
+
+def is_reproduced(failures_in_fresh_processes: Sequence[bool]) -> bool:
+    """Rule 26: the failure showed in at least two fresh processes, and in every one that was tried."""
+    return len(failures_in_fresh_processes) >= 2 and all(failures_in_fresh_processes)
+
+
+def false_rejection(rejected: int, honest: int) -> tuple[float, float]:
+    """Rule 27: rate of honest kernels rejected and its one-sided 95% upper bound (Clopper and Pearson
+    1934)."""
+    if honest <= 0:
+        return 0.0, 1.0
+    return rejected / honest, binomial_upper(rejected, honest, 1 - CONFIDENCE)
+
+
+def binomial_upper(successes: int, trials: int, tail: float) -> float:
+    """The largest p at which `successes` or fewer of `trials` still have probability `tail`, by bisection."""
+    if successes >= trials:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(80):
+        p = (low + high) / 2
+        low, high = (p, high) if _at_most(successes, trials, p) > tail else (low, p)
+    return high
+
+
+def _at_most(successes: int, trials: int, p: float) -> float:
+    """Binomial distribution function for 0 < p < 1, from logarithms so that large counts do not overflow."""
+    log_p, log_q = math.log(p), math.log1p(-p)
+    whole = math.lgamma(trials + 1)
+    return math.fsum(
+        math.exp(whole - math.lgamma(i + 1) - math.lgamma(trials - i + 1) + i * log_p + (trials - i) * log_q)
+        for i in range(successes + 1)
+    )
+
+
+def same_rules(version: str) -> bool:
+    """Rule 28: a verdict reached by other rules is not compared with this version's."""
+    return version == RULES_VERSION
+
+
+VALUE_GATES = frozenset({"CMP-01", "ORD-01", "PRC-01"})
+"""Gates that compare values at the problem's own sizes."""
+
+
+def tile_boundary_only(elsewhere: Collection[str], at_base: Collection[str], passed: Collection[str]) -> bool:
+    """Rule 31: values are wrong at substituted sizes only, and right at the problem's own.
+
+    elsewhere: gates that failed at substituted sizes only; at_base: the other gates that failed; passed:
+    gates that passed.
+    """
+    return "CMP-03" in elsewhere and not at_base and bool(VALUE_GATES & set(passed))
+
+
+def executor_fault(status: Status) -> bool:
+    """Rule 32: the executor cannot run this program; that says nothing of the kernel."""
+    return status is Status.EXECUTOR_FAILED
+
+
+HARNESS = frozenset(Status) - CANDIDATE_FAULTS - {Status.EXECUTOR_FAILED}
+
+
+def harness_fault(status: Status) -> bool:
+    """Rule 37: an end that is neither the candidate's own doing nor the executor's is the judge's, and is
+    never charged."""
+    return status in HARNESS

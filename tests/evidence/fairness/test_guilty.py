@@ -1,0 +1,93 @@
+"""What the rules must not excuse, and honest kernels that the judge once charged by mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from lethe.evidence.fairness.innocent import kernel, kernelbench, reading
+from lethe.verifier.judge import Judge
+from lethe.verifier.problem import load_candidate, load_problem
+
+VALUES = "torch.randn(rows, width)"
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with Judge(device="cpu", quick=True) as running:
+        yield running
+    torch.set_num_threads(before)
+
+
+def judged(judge: Judge, problem: str, candidate: str, *gates: str) -> str:
+    return reading(judge.verify(load_problem(problem), load_candidate(candidate), gates=gates))
+
+
+class TestSignedZero:
+    """Rule 15 excuses -0 only where the operator leaves it open."""
+
+    @pytest.mark.parametrize("body", ["x.mT", "-x", "torch.cat([x, x])"])
+    def test_a_copy_that_loses_the_sign_of_zero_is_charged(self, judge, body):
+        problem = kernelbench(body, VALUES)
+        assert judged(judge, problem, kernel(f"{body} + 0.0"), "EXC-02") == "FAIL EXC-02 zero_sign"
+        assert judged(judge, problem, kernel(body), "EXC-02") == "clean"
+
+    def test_a_selection_may_return_either_zero(self, judge):
+        problem = kernelbench("x.amax(-1)", VALUES)
+        assert "zero_sign" not in judged(judge, problem, kernel("x.amax(-1) + 0.0"), "CMP-01", "EXC-02")
+
+
+class TestReassociation:
+    """Rule 36 explains infinities by overflowing partial sums; an infinite input is no partial sum."""
+
+    PROBLEM = kernelbench("x.sum(-1)", VALUES)
+
+    def test_a_lost_sign_of_an_infinite_term_is_charged(self, judge):
+        lost = kernel("torch.where(x.isinf(), x.abs(), x).sum(-1)")
+        assert judged(judge, self.PROBLEM, lost, "EXC-01") == "FAIL EXC-01 wrong_sign"
+
+    def test_a_compensated_sum_that_makes_nan_of_infinity_is_charged(self, judge):
+        body = """total = lost = torch.zeros(x.shape[0])
+for t in range(x.shape[1]):
+    term = x[:, t] - lost
+    now = total + term
+    lost, total = (now - total) - term, now
+return total"""
+        assert judged(judge, self.PROBLEM, kernel(body), "CMP-01", "EXC-01") == "FAIL EXC-01 nan_for_inf"
+
+
+def test_a_narrow_carry_at_short_rows_is_not_passed_off_as_a_tile_boundary(judge):
+    """Rule 31: PRC-02 sees this carry at longer rows only, but its values are wrong at its own width too."""
+    problem = kernelbench("x.sum(-1)", VALUES, "rows = 4\nwidth = 32")
+    body = """total = torch.zeros(x.shape[:-1], dtype=torch.float16)
+for part in x.split(8, -1):
+    total = (total.float() + part.sum(-1)).half()
+return total.float()"""
+    found = judged(judge, problem, kernel(body), "CMP-01", "CMP-03", "PRC-02")
+    assert "PRC-02 float16_carry" in found and "CMP-01 value" in found
+
+
+def test_a_kernel_that_raises_where_its_reference_raises_is_not_charged(judge):
+    """Rule 1 was asked after the candidate had been charged with its exception."""
+    expression = "torch.linalg.cholesky(x @ x.mT + n * torch.eye(n))"
+    problem = kernelbench(expression, "torch.randn(n, n)", "n = 6")
+    twin = kernel(f"n = x.shape[-1]\nreturn {expression}")
+    assert judged(judge, problem, twin, "CMP-01", "EXC-01") == "clean"
+
+
+def test_a_result_of_one_element_may_have_any_stride(judge):
+    """A batch of one: ``y[:, -1]`` has shape (1,) and the stride of a row, which is contiguous."""
+    problem = kernelbench("x.sum(-1)", VALUES, "rows = 1\nwidth = 40")
+    last = kernel("x.double().cumsum(-1).float()[..., -1]")
+    assert judged(judge, problem, last, "CMP-01", "ORD-02") == "clean"
+
+
+def test_large_floats_are_not_taken_for_whole_numbers(judge):
+    """Every float32 from 2^23 on is whole, so the domain is real and EXC-01 applies."""
+    problem = kernelbench("x.amax(-1)", "1e9 * torch.randn(rows, width)")
+    wrong = kernel("torch.nan_to_num(x, nan=-1e30).amax(-1)")
+    assert "EXC-01 swallowed" in judged(judge, problem, wrong, "CMP-01", "EXC-01")
