@@ -5,8 +5,6 @@ Two custom operators: the data-dependent angles (``lethe::mamba3_angles``) and t
 [B, H, L], is plain torch and differentiated by it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

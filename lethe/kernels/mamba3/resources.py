@@ -130,8 +130,8 @@ def _compile(function: Any, constants: dict[str, Any], target: int, warps: int) 
     return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps})
 
 
-def _assembled(ptx: str, target: int) -> tuple[int, int, int]:
-    """Registers, stack and spill bytes a thread, from ``ptxas -v``."""
+def assembled(ptx: str, target: int) -> tuple[int, int, int]:
+    """Registers, stack and spill bytes a thread, from ``ptxas -v`` on the PTX of a compiled kernel."""
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     match = re.search(r"\.target\s+(\w+)", ptx)
     name = match[1] if match else f"sm_{target}"
@@ -145,11 +145,18 @@ def _assembled(ptx: str, target: int) -> tuple[int, int, int]:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
                 break
-    log = done.stderr + done.stdout
+    found = reported(done.stderr + done.stdout)
+    if found is None:
+        raise RuntimeError(f"ptxas reported no resources: {(done.stderr + done.stdout)[:200]}")
+    return found
+
+
+def reported(log: str) -> tuple[int, int, int] | None:
+    """Registers, stack and spill bytes in a log of ``ptxas -v``; None when there are none in it."""
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     used = re.search(r"Used (\d+) registers", log)
     if frame is None or used is None:
-        raise RuntimeError(f"ptxas reported no resources: {log[:200]}")
+        return None
     return int(used[1]), int(frame[1]), int(frame[2]) + int(frame[3])
 
 
@@ -163,7 +170,7 @@ def needs(kernel: str, target: int, warps: int) -> list[Need]:
         if not isinstance(function, triton.runtime.JITFunction):
             raise RuntimeError("this process interprets Triton; compile in one without TRITON_INTERPRET")
         compiled = _compile(function, constants, target, warps)
-        registers, stack, spill = _assembled(compiled.asm["ptx"], target)
+        registers, stack, spill = assembled(compiled.asm["ptx"], target)
         columns = getattr(compiled.metadata, "tmem_size", 0) or 0
         name = function.fn.__name__
         shared = compiled.metadata.shared

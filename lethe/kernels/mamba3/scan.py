@@ -6,8 +6,6 @@ the next token would give it, late_t = dt_{t+1} (1 - lam_{t+1}); y_t must not se
 loses late_t (C_t . B_t). With one more token of history the initial state takes the first such term.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
