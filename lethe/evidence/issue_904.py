@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from lethe import provenance
-from lethe.evidence import official
+from lethe.kernels.mamba3 import official
 
 TARGETS = (90, 100, 103)
 COLUMNS = 512

@@ -97,7 +97,7 @@ def combine(
     size = local[0, 0].numel()
     entry, end = torch.empty_like(local), torch.empty_like(local[:, 0])
     group = min(64, max(2, state_block(chunks)))
-    block = max(16, 2048 // group) if local.is_cuda else 64
+    block = 64 if local.device.type == "cpu" else max(16, 2048 // group)
     states.combine_chunks[(batch, triton.cdiv(size, block))](
         local, total, local if rate is None else rate, local if begin is None else begin, entry, end,
         chunks, total.shape[2], size // total.shape[2], size,
