@@ -15,9 +15,7 @@ CMP-02, CMP-03 and RES-02 must *pass*: not applicable is no answer here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from lethe import provenance
 from lethe.audit.corpora import CorpusError, ListedCorpus, Row
@@ -27,6 +25,9 @@ from lethe.evidence.specimens import Kind, specimen
 from lethe.verifier import catalog
 from lethe.verifier.problem import Candidate, Problem
 from lethe.verifier.verdict import GateStatus
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CORPUS = "controls"
 FOLDER = Path("data/corpus/controls")
@@ -73,6 +74,8 @@ def _row(folder: Path, name: str, digest: str) -> Row:
 
 def gates(lines: list[Line]) -> pd.DataFrame:
     """One row a control and gate: kernel, gate, status, reason, cases, and what was measured, as text."""
+    import pandas as pd
+
     rows: list[dict[str, Any]] = []
     for line in lines:
         for result in verdict_of(line).gates:

@@ -8,6 +8,7 @@ other extensions. `plain_scan` is the official PyTorch form for a machine that c
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import importlib.util
 import os
 import shutil
@@ -147,10 +148,20 @@ def plain_scan(o: dict[str, Tensor]) -> tuple[Callable[[], Tensor], list[Tensor]
     return run, list(o.values())
 
 
-def siso(root: Path, o: dict[str, Tensor]) -> tuple[Callable[[], Tensor], list[Tensor]]:
-    """The official SISO operator of mamba-ssm on the head's operands. Raises OfficialMissing."""
+CRIPPLED_WARPS = 2
+"""The warps of the official backward's configurations that load on sm_100 with every Triton (issue 904)."""
+
+
+def siso(
+    root: Path, o: dict[str, Tensor], *, crippled: bool = False
+) -> tuple[Callable[[], Tensor], list[Tensor]]:
+    """The official SISO operator of mamba-ssm on the head's operands. Raises OfficialMissing.
+
+    With `crippled` its backward may choose only among the configurations that a Blackwell GPU would load.
+    """
     official.install(root)
     try:
+        from mamba_ssm.ops.triton.mamba3 import mamba3_siso_bwd
         from mamba_ssm.ops.triton.mamba3.mamba3_siso_combined import mamba3_siso_combined
     except Exception as error:  # whatever its import meets is what the reader needs to know
         raise official.OfficialMissing(f"the official SISO does not import: {error}") from error
@@ -165,4 +176,20 @@ def siso(root: Path, o: dict[str, Tensor]) -> tuple[Callable[[], Tensor], list[T
         k: t.detach().to(dtype if k in wide else torch.float32).contiguous().requires_grad_()
         for k, t in live.items()
     }
-    return (lambda: mamba3_siso_combined(**leaves)), list(leaves.values())
+    healthy = mamba3_siso_bwd.__dict__.setdefault("_healthy", mamba3_siso_bwd.mamba3_siso_bwd_kernel_dqkv)
+    kernel = _few(healthy) if crippled else healthy
+
+    def run() -> Tensor:
+        # Read by the launcher when the backward pass runs, which is before any other contestant's turn.
+        mamba3_siso_bwd.mamba3_siso_bwd_kernel_dqkv = kernel
+        return mamba3_siso_combined(**leaves)
+
+    return run, list(leaves.values())
+
+
+def _few(tuner: Any) -> Any:
+    """The same kernel, choosing among its configurations of `CRIPPLED_WARPS` warps alone."""
+    few = copy.copy(tuner)
+    few.configs = [c for c in tuner.configs if c.num_warps == CRIPPLED_WARPS]
+    few.cache = {}
+    return few

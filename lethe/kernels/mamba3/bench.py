@@ -65,12 +65,13 @@ def runs(case: Case, root: Path | None, extension: Any, problems: list[str]) -> 
     if case.suite == "scan" and extension is None and case.length <= PLAIN_TOKENS:
         found["selective_scan PyTorch"] = baselines.plain_scan(o)
     if case.suite == "siso" and root is not None:
-        try:
-            run, live = baselines.siso(root, o)
-            run()
-            found["official SISO"] = (run, live)
-        except Exception as error:  # another project's kernels may fail in any way; the row says how
-            problems.append(f"official SISO: {type(error).__name__}: {str(error)[:200]}")
+        for name, crippled in (("official SISO", False), ("official SISO, two warps", True)):
+            try:
+                run, live = baselines.siso(root, o, crippled=crippled)
+                both(run, live)()
+                found[name] = (run, live)
+            except Exception as error:  # another project's kernels may fail in any way; the row says how
+                problems.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
     return found
 
 
