@@ -309,8 +309,8 @@ def operating_points(points: Sequence[dict[str, Any]]) -> Figure:
 def compile_matrix(rows: Sequence[dict[str, Any]], warps: int) -> Figure:
     """Registers a thread of every function, one column an architecture; a number where registers spill.
 
-    `rows` are those of the compile matrix (``kernel``, ``function``, ``target``, ``num_warps``, ``registers``,
-    ``spill_bytes``); only those at `warps` warps are drawn.
+    `rows` are those of the compile matrix (``kernel``, ``function``, ``target``, ``num_warps``,
+    ``registers``, ``spill_bytes``); only those at `warps` warps are drawn.
     """
     import numpy as np
 
@@ -323,7 +323,15 @@ def compile_matrix(rows: Sequence[dict[str, Any]], warps: int) -> Figure:
         y, x = lines.index((r["kernel"], r["function"])), targets.index(r["target"])
         grid[y, x] = r["registers"]
         text = f"{r['registers']}" + (f"  ({r['spill_bytes']} B spilt)" if r["spill_bytes"] else "")
-        ax.text(x, y, text, ha="center", va="center", fontsize=7, color="white" if r["registers"] > 150 else "black")
+        ax.text(
+            x,
+            y,
+            text,
+            ha="center",
+            va="center",
+            fontsize=7,
+            color="white" if r["registers"] > 150 else "black",
+        )
     ax.imshow(grid, aspect="auto", cmap="Greys", vmin=0, vmax=255)
     ax.set_xticks(range(len(targets)), targets)
     ax.set_yticks(range(len(lines)), [f"{kernel} {name}" for kernel, name in lines], fontsize=7)
@@ -354,12 +362,16 @@ def tensor_memory(rows: Sequence[dict[str, Any]], limit: int) -> Figure:
     return figure
 
 
-def speed_ratios(groups: dict[str, Sequence[tuple[str, float]]], published: Sequence[float], *, xlabel: str) -> Figure:
+def speed_ratios(
+    groups: dict[str, Sequence[tuple[str, float]]], published: Sequence[float], *, xlabel: str
+) -> Figure:
     """Ratios baseline over ours, one line a group and a point a shape; published ones as open circles."""
     names = [*groups, "published"]
     figure, ax = _axes(height=0.42 * len(names) + 0.9)
     for y, name in enumerate(groups):
-        ax.plot([ratio for _, ratio in groups[name]], [y] * len(groups[name]), "o", ms=4, color=TOLERANCE_FREE)
+        ax.plot(
+            [ratio for _, ratio in groups[name]], [y] * len(groups[name]), "o", ms=4, color=TOLERANCE_FREE
+        )
     ax.plot(published, [len(names) - 1] * len(published), "o", ms=5, mfc="white", mec=PUBLISHED)
     ax.axvline(1.0, color=BAND, linewidth=0.9)
     ax.set_yticks(range(len(names)), names)

@@ -85,9 +85,7 @@ glue.number("configurations", count(len(rows)))
 glue.number("both_refuse", count(counts["both refuse"]))
 glue.number(
     "disagree",
-    count(
-        counts["only the loader refuses"] + counts["only RES-02 refuses"]
-    ),
+    count(counts["only the loader refuses"] + counts["only RES-02 refuses"]),
 )
 glue.number("versions", ", ".join(sorted({r["triton"] for r in rows})))
 glue.number("origin", origin)
@@ -98,7 +96,9 @@ glue.number(
 stacks = [r["stack_bytes"] for r in there if r["num_warps"] == 2]
 glue.number(
     "stack",
-    f"{min(stacks):,} to {max(stacks):,} bytes" if stacks else "not measured yet",
+    f"{min(stacks):,} to {max(stacks):,} bytes"
+    if stacks
+    else "not measured yet",
 )
 worst = {
     v: max(r["tmem_columns"] for r in there if r["triton"] == v)

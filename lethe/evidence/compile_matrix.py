@@ -1,7 +1,7 @@
 """The record of the compile matrix: what the six kernels need on every architecture, found without a GPU.
 
-    python -m lethe.kernels.mamba3.resources > matrix.jsonl
-    python -m lethe.evidence.compile_matrix matrix.jsonl
+python -m lethe.kernels.mamba3.resources > matrix.jsonl
+python -m lethe.evidence.compile_matrix matrix.jsonl
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def record(lines: Path, measured: Path = provenance.ROOT / "data" / "measured") 
 
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines.read_text().splitlines()]
     there = {(r["kernel"], r["target"], r["num_warps"]) for r in rows}
-    wanted = {(k, f"sm_{t}", w) for k in resources.KERNELS for t in resources.TARGETS for w in resources.WARPS}
+    wanted = {
+        (k, f"sm_{t}", w) for k in resources.KERNELS for t in resources.TARGETS for w in resources.WARPS
+    }
     if wanted - there:
         raise ValueError(f"{len(wanted - there)} cells are missing, e.g. {sorted(wanted - there)[0]}")
     path = measured / "cpu" / f"{EXPERIMENT}.json"

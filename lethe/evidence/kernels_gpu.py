@@ -41,9 +41,15 @@ def run(out: Path, where: str | None, seconds: float) -> None:
     """All steps; see the module. A step that fails says so in its file and does not stop the others."""
     end = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
-    _write(out / "device.json", {"device": asdict(provenance.device("cuda")), "versions": provenance.versions()})
-    library = Path(tempfile.gettempdir()) / "lethe-selective-scan"  # not in `out`: it is too large to come back
-    builder = _start("build", "--out", str(out), "--official", where, "--folder", str(library)) if where else None
+    _write(
+        out / "device.json", {"device": asdict(provenance.device("cuda")), "versions": provenance.versions()}
+    )
+    library = (
+        Path(tempfile.gettempdir()) / "lethe-selective-scan"
+    )  # not in `out`: it is too large to come back
+    builder = (
+        _start("build", "--out", str(out), "--official", where, "--folder", str(library)) if where else None
+    )
     _step(out, "tests", lambda: tests(min(180.0, seconds / 3)))
     _step(out, "controls", lambda: controls(out / "controls.jsonl"))
     _step(out, "sanitizer", lambda: sanitizer(min(60.0, seconds / 8)))
@@ -57,7 +63,9 @@ def run(out: Path, where: str | None, seconds: float) -> None:
 
 
 def _start(*arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "lethe.evidence.kernels_gpu", *arguments], cwd=provenance.ROOT)
+    return subprocess.Popen(
+        [sys.executable, "-m", "lethe.evidence.kernels_gpu", *arguments], cwd=provenance.ROOT
+    )
 
 
 def _write(file: Path, content: Any) -> None:
@@ -216,7 +224,8 @@ def _launches(case: Any, mode: str) -> None:
     cos, sin, _ = head_launch.angle_forward(o["angle"], o["dt"], None)
     head_launch.angle_backward(o["angle"], o["dt"], cos, sin, cos, sin)
     head = head_launch.Operands(
-        o["q"], o["k"], o["v"], o["adt"], o["dt"], o["dt"], o["q_bias"], o["k_bias"], cos, sin, o["D"], o["z"],
+        o["q"], o["k"], o["v"], o["adt"], o["dt"], o["dt"], o["q_bias"], o["k_bias"], cos, sin, o["D"],
+        o["z"],
         o.get("mimo_x"), o.get("mimo_z"), o.get("mimo_o"), None, case.ranks == 1,
     )  # fmt: skip
     out, final, entry = head_launch.forward(head, chunk)
@@ -243,7 +252,9 @@ def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured")
             command="python -m lethe.evidence.kernels_gpu run",
         )  # fmt: skip
         text = json.loads(path.read_text())
-        provenance.write_atomically(path, json.dumps({**text, "versions": machine["versions"]}, indent=1) + "\n")
+        provenance.write_atomically(
+            path, json.dumps({**text, "versions": machine["versions"]}, indent=1) + "\n"
+        )
         written.append(path)
 
     def read(name: str) -> Any:

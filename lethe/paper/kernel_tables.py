@@ -32,7 +32,9 @@ KINDS = {
 
 def missing(record: Measurement | None, columns: Sequence[str]) -> pd.DataFrame | None:
     """A table of one row that says so, where there is no record."""
-    return None if record is not None else pd.DataFrame([[MISSING] + [""] * (len(columns) - 1)], columns=columns)
+    return (
+        None if record is not None else pd.DataFrame([[MISSING] + [""] * (len(columns) - 1)], columns=columns)
+    )
 
 
 # --- the control --------------------------------------------------------------------------------
@@ -41,7 +43,8 @@ def missing(record: Measurement | None, columns: Sequence[str]) -> pd.DataFrame 
 def control_table(sides: dict[str, Measurement | None]) -> pd.DataFrame:
     """One row a gate, a column for each kernel; both devices in a cell, CPU first."""
     tables = {
-        side: controls.gate_table(record.samples) if record is not None else None for side, record in sides.items()
+        side: controls.gate_table(record.samples) if record is not None else None
+        for side, record in sides.items()
     }
     gates = next((list(t.index) for t in tables.values() if t is not None), [])
     if not gates:
@@ -57,6 +60,13 @@ def control_table(sides: dict[str, Measurement | None]) -> pd.DataFrame:
             row.append(" / ".join(cells))
         rows.append(row)
     return pd.DataFrame(rows, columns=["gate", *controls.NAMES])
+
+
+def control_score(record: Measurement | None) -> str:
+    """``"6 of 6"``, or that it was not measured."""
+    if record is None:
+        return MISSING
+    return f"{controls.passed(record.samples)} of {len(controls.NAMES)}"
 
 
 def measured_table(record: Measurement | None) -> pd.DataFrame:
@@ -76,7 +86,16 @@ def measured_table(record: Measurement | None) -> pd.DataFrame:
 
 def matrix(record: Measurement | None) -> pd.DataFrame:
     """One row a kernel and number of warps, the worst over its functions and the architectures."""
-    columns = ["kernel", "warps", "functions", "registers", "spills (B)", "shared (B)", "TMEM columns", "fits"]
+    columns = [
+        "kernel",
+        "warps",
+        "functions",
+        "registers",
+        "spills (B)",
+        "shared (B)",
+        "TMEM columns",
+        "fits",
+    ]
     if (table := missing(record, columns)) is not None:
         return table
     assert record is not None
@@ -106,8 +125,15 @@ def columns_by_version(rows: Sequence[dict[str, Any]], target: str) -> pd.DataFr
         row: dict[str, Any] = {"triton": version}
         for stages in (1, 2, 3):
             for warps in (2, 4, 8):
-                part = df[(df["triton"] == version) & (df["num_stages"] == stages) & (df["num_warps"] == warps)]
-                cells = sorted({f"{int(c)}{' ✗' if r else ''}" for c, r in zip(part["tmem_columns"], part["refused"])})
+                part = df[
+                    (df["triton"] == version) & (df["num_stages"] == stages) & (df["num_warps"] == warps)
+                ]
+                cells = sorted(
+                    {
+                        f"{int(c)}{' ✗' if r else ''}"
+                        for c, r in zip(part["tmem_columns"], part["refused"], strict=True)
+                    }
+                )
                 row[f"stages {stages}, warps {warps}"] = " or ".join(cells) or MISSING
         out.append(row)
     return pd.DataFrame(out)
@@ -116,7 +142,10 @@ def columns_by_version(rows: Sequence[dict[str, Any]], target: str) -> pd.DataFr
 def agreement_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """How Triton's loader and RES-02 agree, by version and target."""
     out = []
-    keys = sorted({(r["triton"], r["target"]) for r in rows}, key=lambda k: ([int(p) for p in k[0].split(".")[:3]], k[1]))
+    keys = sorted(
+        {(r["triton"], r["target"]) for r in rows},
+        key=lambda k: ([int(p) for p in k[0].split(".")[:3]], k[1]),
+    )
     for version, target in keys:
         part = [r for r in rows if (r["triton"], r["target"]) == (version, target)]
         failed = sum(1 for r in part if r.get("error"))
@@ -140,7 +169,7 @@ def median(row: dict[str, Any], name: str, direction: str) -> float:
 
 
 def speed_table(rows: Sequence[dict[str, Any]], suite: str, baseline: str) -> pd.DataFrame:
-    """Ours against one baseline, both directions: times, the ratio, and our distance to the memory roofline."""
+    """Ours against one baseline, both directions: time, ratio, and the distance to the memory roofline."""
     columns = ["B", "L", "D", "N", "plan", "forward µs", "× baseline", "× roofline", "backward µs",
                "× baseline ", "× roofline "]  # fmt: skip
     out = []
@@ -171,6 +200,8 @@ def selector_gain(rows: Iterable[dict[str, Any]], direction: str = "forward") ->
 def ratio_range(rows: Iterable[dict[str, Any]], baseline: str, direction: str) -> str:
     """The smallest and largest ratio baseline / ours, or that it was not measured."""
     ratios = [
-        median(r, baseline, direction) / median(r, "ours auto", direction) for r in rows if baseline in r["times"]
+        median(r, baseline, direction) / median(r, "ours auto", direction)
+        for r in rows
+        if baseline in r["times"]
     ]
     return f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else MISSING

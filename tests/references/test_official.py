@@ -89,7 +89,13 @@ def test_scan_values_and_gradients(root, double):
     reference = functions(root, SCAN, "selective_scan_ref")["selective_scan_ref"]
     o = {k: t.requires_grad_() for k, t in scan_operands().items()}
     y, last = reference(
-        across(o["u"]), across(o["dt"]), o["A"], across(o["B"]), across(o["C"]), o["D"], return_last_state=True
+        across(o["u"]),
+        across(o["dt"]),
+        o["A"],
+        across(o["B"]),
+        across(o["C"]),
+        o["D"],
+        return_last_state=True,
     )
     ours, final = forward_chunked_scan(**{k: t.detach() for k, t in o.items()})
     assert close(ours, across(y)) and close(final, last)
@@ -202,7 +208,7 @@ def test_head_against_the_attention_form(root, double):
 
 
 def test_euler_is_the_official_rule_with_an_open_gate(root, double):
-    """The official code knows the trapezoidal rule alone; a gate of exactly one makes it exponential-Euler."""
+    """The official code knows the trapezoidal rule alone; a gate of exactly one makes it Euler's."""
     i = head(1)
     open_gate = dataclasses.replace(i, trap=torch.full_like(i.dt, 40.0))
     expected, _ = official_head(root, open_gate, None)

@@ -40,7 +40,11 @@ def commands(root: Path, folder: Path, arch: int, nvcc: str) -> tuple[list[list[
 
     sources = sorted((root / "csrc" / "selective_scan").glob("selective_scan*.c[pu]*"))
     sources = [s for s in sources if s.suffix in (".cpp", ".cu")]
-    includes = [*cpp_extension.include_paths("cuda"), sysconfig.get_paths()["include"], str(sources[0].parent)]
+    includes = [
+        *cpp_extension.include_paths("cuda"),
+        sysconfig.get_paths()["include"],
+        str(sources[0].parent),
+    ]
     flags = [
         "-O3", "-std=c++17", "-DNDEBUG", "--use_fast_math", "--expt-relaxed-constexpr",
         "--expt-extended-lambda", "-U__CUDA_NO_HALF_OPERATORS__", "-U__CUDA_NO_HALF_CONVERSIONS__",
@@ -54,7 +58,9 @@ def commands(root: Path, folder: Path, arch: int, nvcc: str) -> tuple[list[list[
         [nvcc, "-c", str(s), "-o", str(o), *flags, *(f"-I{i}" for i in includes)]
         for s, o in zip(sources, objects, strict=True)
     ]
-    libraries = [part for p in cpp_extension.library_paths("cuda") for part in (f"-L{p}", f"-Xlinker=-rpath={p}")]
+    libraries = [
+        part for p in cpp_extension.library_paths("cuda") for part in (f"-L{p}", f"-Xlinker=-rpath={p}")
+    ]
     names = ["-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10_cuda", "-ltorch_cuda", "-lcudart"]
     link = [nvcc, "-shared", *map(str, objects), "-o", str(folder / f"{NAME}.so"), *libraries, *names]
     return one, link
@@ -96,7 +102,7 @@ def load(library: Path) -> Any:
 
 
 class _SelectiveScan(torch.autograd.Function):
-    """The calls of the official ``SelectiveScanFn`` for real B and C that vary in time, with z, in one group."""
+    """The calls of the official ``SelectiveScanFn``: real B and C that vary in time, one group, with z."""
 
     @staticmethod
     def forward(ctx, extension, u, dt, A, B, C, D, z, bias):
@@ -118,7 +124,9 @@ class _SelectiveScan(torch.autograd.Function):
 def across(o: dict[str, Tensor]) -> dict[str, Tensor]:
     """The scan's operands in the layout that the official kernel wants, [B, D, L], laid out beforehand."""
     return {
-        name: (t.detach().transpose(1, 2).contiguous() if t.dim() == 3 else t.detach().clone()).requires_grad_()
+        name: (
+            t.detach().transpose(1, 2).contiguous() if t.dim() == 3 else t.detach().clone()
+        ).requires_grad_()
         for name, t in o.items()
     }
 

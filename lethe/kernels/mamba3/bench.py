@@ -1,7 +1,7 @@
 """Forward and backward times of the six kernels beside the official ones: device time of CUDA graphs.
 
-    python -m lethe.kernels.mamba3.bench --out FILE.jsonl [--official PATH] [--extension selective_scan_cuda.so]
-        [--suite scan ...] [--seconds 240] [--repeats 15]
+    python -m lethe.kernels.mamba3.bench --out FILE.jsonl [--official PATH]
+        [--extension selective_scan_cuda.so] [--suite scan ...] [--seconds 240] [--repeats 15]
 
 Ours and the baselines alternate in one process. A graph holds one forward, or one forward and backward; the
 backward's time is the difference of the medians. A JSON line for each case, as it is measured: samples,
@@ -108,9 +108,7 @@ def row(case: Case, root: Path | None, extension: Any, repeats: int) -> Row:
     return {**found, "times": times, "problems": problems}
 
 
-def rows(
-    suites: list[str], root: Path | None, extension: Any, repeats: int, seconds: float
-) -> Iterator[Row]:
+def rows(suites: list[str], root: Path | None, extension: Any, repeats: int, seconds: float) -> Iterator[Row]:
     """Rows of all suites in turn, the most telling cases first, until the time is spent."""
     end = time.monotonic() + seconds
     queues = [grid(suite) for suite in suites]

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from lethe.kernels.mamba3.activations import silu, silu_slope
-from lethe.kernels.mamba3.head_forward import projected, rotated
+from lethe.kernels.mamba3.head_forward import projected, real, rotated
 
 
 @triton.jit
@@ -98,7 +98,7 @@ def head_gradient(
     length, chunk, chunks, spans, heads, per_group, n, width, angles,
     HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_ENTRY: tl.constexpr, HAS_EXIT: tl.constexpr,
     MIMO: tl.constexpr, RANK: tl.constexpr, STEP: tl.constexpr, OFFSET: tl.constexpr,
-    NB: tl.constexpr, PB: tl.constexpr, SPAN: tl.constexpr,
+    PADDED: tl.constexpr, NB: tl.constexpr, PB: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """All gradients of one chunk, for one P block of one head. Grid (B * NC, H, P blocks).
 
@@ -225,7 +225,7 @@ def head_gradient(
                 q_ptr + t * q_sl + r * q_sr, q_bias_ptr + rank * n, first, second, known, cos, sin
             )
             x = projected(v, mimo_x_ptr + rank * width, channel, inside, MIMO)
-            y = tl.sum(ha * qa[:, None] + hb * qb[:, None], 0) + skip * x
+            y = tl.sum(real(ha * qa[:, None] + hb * qb[:, None], known, PADDED), 0) + skip * x
             dy = projected(dout, mimo_o_ptr + rank * width, channel, inside, MIMO)
             gated = y
             if HAS_Z:
@@ -247,9 +247,10 @@ def head_gradient(
             dx = dx + (skip * dy,)  # noqa: RUF005
         dUa = late * Ga + gamma * dha
         dUb = late * Gb + gamma * dhb
-        tl.store(dlate_ptr + partial + t, tl.sum(tl.sum(Ga * Ua + Gb * Ub, 1), 0))
-        tl.store(dgamma_ptr + partial + t, tl.sum(tl.sum(dha * Ua + dhb * Ub, 1), 0))
-        tl.store(ddecay_ptr + partial + t, decay * tl.sum(tl.sum(dha * ga + dhb * gb, 1), 0))
+        tl.store(dlate_ptr + partial + t, tl.sum(tl.sum(real(Ga * Ua + Gb * Ub, known, PADDED), 1), 0))
+        tl.store(dgamma_ptr + partial + t, tl.sum(tl.sum(real(dha * Ua + dhb * Ub, known, PADDED), 1), 0))
+        slope = tl.sum(tl.sum(real(dha * ga + dhb * gb, known, PADDED), 1), 0)
+        tl.store(ddecay_ptr + partial + t, decay * slope)
         dv = zero
         for r in tl.static_range(RANK):
             rank = head * RANK + r
@@ -260,7 +261,7 @@ def head_gradient(
             at = (row * RANK + r) * n
             tl.store(dk_ptr + at + first, tl.sum(dUa * x[None, :], 1), mask=known)
             tl.store(dk_ptr + at + second, tl.sum(dUb * x[None, :], 1), mask=known)
-            d = dx[r] + tl.sum(dUa * ka[:, None] + dUb * kb[:, None], 0)
+            d = dx[r] + tl.sum(real(dUa * ka[:, None] + dUb * kb[:, None], known, PADDED), 0)
             mx = mx + (dmx[r] + d * v,)  # noqa: RUF005
             dv += projected(d, mimo_x_ptr + rank * width, channel, inside, MIMO)
         dmx = mx

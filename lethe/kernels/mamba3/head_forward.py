@@ -34,6 +34,14 @@ def projected(v, ptr, channel, inside, MIMO: tl.constexpr):
 
 
 @triton.jit
+def real(v, known, PADDED: tl.constexpr):
+    """A tile [NB, PB] without its padding rows, where infinity times zero would leave a NaN in a sum."""
+    if PADDED:
+        v = tl.where(known[:, None], v, 0.0)
+    return v
+
+
+@triton.jit
 def head_chunk(
     k_ptr, v_ptr, decay_ptr, gamma_ptr, late_ptr, bias_ptr, cos_ptr, sin_ptr, mimo_x_ptr, local_ptr,
     total_ptr,
@@ -93,7 +101,7 @@ def head_output(
     length, chunk, chunks, heads, per_group, n, width, angles,
     HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_ENTRY: tl.constexpr,
     MIMO: tl.constexpr, RANK: tl.constexpr, STEP: tl.constexpr, OFFSET: tl.constexpr,
-    NB: tl.constexpr, PB: tl.constexpr,
+    PADDED: tl.constexpr, NB: tl.constexpr, PB: tl.constexpr,
 ):  # fmt: skip
     """out [B, L, H, P] and the final state [B, H, N, P]. Grid (B * NC, H, P blocks)."""
     batch = (tl.program_id(0) // chunks).to(tl.int64)
@@ -152,7 +160,7 @@ def head_output(
             qa, qb = rotated(
                 q_ptr + t * q_sl + r * q_sr, q_bias_ptr + rank * n, first, second, known, cos, sin
             )
-            y = tl.sum(ha * qa[:, None] + hb * qb[:, None], 0)
+            y = tl.sum(real(ha * qa[:, None] + hb * qb[:, None], known, PADDED), 0)
             y += skip * projected(v, mimo_x_ptr + rank * width, channel, inside, MIMO)
             if HAS_Z:
                 z = tl.load(z_ptr + t * z_sl + channel, mask=inside, other=0.0).to(tl.float32)

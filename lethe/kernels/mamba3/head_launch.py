@@ -124,7 +124,8 @@ def forward(o: Operands, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
         o.q, o.k, o.v, z, o.decay, o.gamma, o.late, o.q_bias, o.k_bias, o.cos, o.sin, _or(o.D, none),
         _or(o.mimo_x, none), _or(o.mimo_z, none), _or(o.mimo_o, none), _or(entry, none), out, final,
         *rows(o.q), *rows(o.k), *rows(o.v), *rows(z), *sizes,
-        HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entry is not None, **flags,
+        HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entry is not None,
+        PADDED=2 * flags["NB"] != n, **flags,
     )  # fmt: skip
     return out, final, entry if chunks > 1 and entry is not None else torch.empty(0, **f32)
 
@@ -170,8 +171,7 @@ def backward(
         *rows(o.q), *rows(o.k), *rows(o.v), *rows(z), length, chunk, chunks, spans, heads, per_group, n,
         width, turns,
         HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entries is not None,
-        HAS_EXIT=exits is not None,
-        SPAN=SPAN, **flags,
+        HAS_EXIT=exits is not None, PADDED=2 * flags["NB"] != n, SPAN=SPAN, **flags,
     )  # fmt: skip
     g = {"v": dv, "z": dz, "decay": ddecay.sum(0), "gamma": dgamma.sum(0), "late": dlate.sum(0)}
     g["cos"], g["sin"] = torch.empty_like(o.cos), torch.empty_like(o.sin)

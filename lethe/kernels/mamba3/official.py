@@ -70,7 +70,9 @@ def unpack(found: Path, folder: Path) -> Path:
     if found.is_dir():
         return found
     if hashlib.sha256(found.read_bytes()).hexdigest() != SHA256:
-        raise OfficialMissing(f"{found} is not the source archive of mamba-ssm {VERSION} (its sha256 differs)")
+        raise OfficialMissing(
+            f"{found} is not the source archive of mamba-ssm {VERSION} (its sha256 differs)"
+        )
     with tarfile.open(found) as archive:
         archive.extractall(folder, filter="data")
     return folder / ARCHIVE.removesuffix(".tar.gz")

@@ -70,7 +70,7 @@ class Need:
 
 def _scan_flags(fused: bool) -> dict[str, Any]:
     return {"HAS_WEIGHT": False, "SOFTPLUS": fused, "HAS_BIAS": fused, "HAS_CONV": fused, "HAS_D": True,
-            "HAS_Z": fused, "HAS_ENTRY": True, "HAS_EXIT": True, "NB": STATES}  # fmt: skip
+            "HAS_Z": fused, "HAS_ENTRY": True, "HAS_EXIT": True, "PADDED": False, "NB": STATES}  # fmt: skip
 
 
 def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]:
@@ -78,7 +78,8 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
     fused = _scan_flags(kernel in ("C5", "C6"))
     forward = {**fused, "DR": 1, "DL": 32 * warps}
     backward = {**fused, "DR": 2, "DL": 8 * warps, "SPAN": 4 if kernel == "C6" else 8}
-    head = {"HAS_D": True, "HAS_Z": True, "HAS_ENTRY": True, "HAS_EXIT": True, "MIMO": kernel == "C3",
+    head = {"PADDED": False, "HAS_D": True, "HAS_Z": True, "HAS_ENTRY": True, "HAS_EXIT": True,
+            "MIMO": kernel == "C3",
             "RANK": RANK if kernel == "C3" else 1, "STEP": 1 if kernel == "C3" else 2,
             "OFFSET": PAIR_BLOCK if kernel == "C3" else 1, "NB": PAIR_BLOCK, "PB": 16, "SPAN": 8,
             "ADD": True, "T": 64, "SB": 32, "HAS_BEGIN": True}  # fmt: skip

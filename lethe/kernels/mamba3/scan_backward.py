@@ -17,7 +17,14 @@ import triton
 import triton.language as tl
 
 from lethe.kernels.mamba3.activations import LOG2E, sigmoid, silu, silu_slope
-from lethe.kernels.mamba3.scan_forward import bounded, load_row, load_taps, step_size, tile_offsets
+from lethe.kernels.mamba3.scan_forward import (
+    bounded,
+    load_row,
+    load_taps,
+    over_states,
+    step_size,
+    tile_offsets,
+)
 
 
 @triton.jit
@@ -94,7 +101,7 @@ def scan_gradient(
     length, chunk, chunks, spans, width, n, taps,
     HAS_WEIGHT: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_CONV: tl.constexpr,
     HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_ENTRY: tl.constexpr, HAS_EXIT: tl.constexpr,
-    NB: tl.constexpr, DR: tl.constexpr, DL: tl.constexpr, SPAN: tl.constexpr,
+    PADDED: tl.constexpr, NB: tl.constexpr, DR: tl.constexpr, DL: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """All gradients of one chunk. Grid (B, cdiv(D, DR * DL), NC).
 
@@ -219,7 +226,7 @@ def scan_gradient(
             g = p + (w * u)[:, None, :] * B[None, :, None]
             if HAS_Z:
                 z = load_row(z_ptr, t, z_sl, channel, mask).to(tl.float32)
-                y = tl.sum(g * C[None, :, None], 1) + skip * u
+                y = over_states(g * C[None, :, None], known, PADDED) + skip * u
                 dz = dy * y * silu_slope(z)
                 tl.store(dz_ptr + dense + t * width + channel, dz.to(dz_ptr.dtype.element_ty), mask=mask)
                 dy *= silu(z)
@@ -228,10 +235,10 @@ def scan_gradient(
             dB = tl.sum(tl.sum(G * (w * u)[:, None, :], 0), 1)
             tl.store(dC_ptr + shared + t * n + state, dC, mask=bounded(state, n, live))
             tl.store(dB_ptr + shared + t * n + state, dB, mask=bounded(state, n, live))
-            dinput = tl.sum(G * B[None, :, None], 1)
+            dinput = over_states(G * B[None, :, None], known, PADDED)
             dlog = G * p
             dA += dlog * dt[:, None, :]
-            ddt = tl.sum(dlog * A, 1) * (1.0 / LOG2E)
+            ddt = over_states(dlog * A, known, PADDED) * (1.0 / LOG2E)
             du = w * dinput + skip * dy
             if HAS_D:
                 dD += dy * u

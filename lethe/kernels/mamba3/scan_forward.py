@@ -40,6 +40,14 @@ def tile_offsets(channel, state, width):
 
 
 @triton.jit
+def over_states(v, known, PADDED: tl.constexpr):
+    """The sum of a tile [DR, N, DL] over its states; padding lanes may hold infinity times zero, a NaN."""
+    if PADDED:
+        v = tl.where(known[None, :, None], v, 0.0)
+    return tl.sum(v, 1)
+
+
+@triton.jit
 def step_size(raw, bias, SOFTPLUS: tl.constexpr):
     dt = raw.to(tl.float32) + bias
     if SOFTPLUS:
@@ -135,7 +143,7 @@ def scan_output(
     length, chunk, chunks, width, n, taps,
     HAS_WEIGHT: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_CONV: tl.constexpr,
     HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_ENTRY: tl.constexpr,
-    NB: tl.constexpr, DR: tl.constexpr, DL: tl.constexpr,
+    PADDED: tl.constexpr, NB: tl.constexpr, DR: tl.constexpr, DL: tl.constexpr,
 ):  # fmt: skip
     """The outputs y [B, L, D] and the final state [B, N, D], from the state that each chunk meets.
 
@@ -206,7 +214,7 @@ def scan_output(
             w = load_row(weight_ptr + dense, t, width, channel, inside)
             skip += load_row(skip_ptr + dense, t, width, channel, inside)
         g = tl.exp2(dt[:, None, :] * A) * g + (w * u)[:, None, :] * B[None, :, None]
-        y = tl.sum(g * C[None, :, None], 1) + skip * u
+        y = over_states(g * C[None, :, None], known, PADDED) + skip * u
         if HAS_Z:
             y *= silu(load_row(z_ptr, t, z_sl, channel, inside).to(tl.float32))
         tl.store(y_ptr + dense + t * width + channel, y.to(y_ptr.dtype.element_ty), mask=inside)

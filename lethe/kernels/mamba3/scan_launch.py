@@ -140,7 +140,8 @@ def forward(o: Operands, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
         none),
         _or(o.conv_weight, none), _or(o.conv_bias, none), _or(entry, none), y, final,
         *rows(u), *rows(o.dt), *rows(z), *rows(o.B), *rows(o.C), length, chunk, chunks, width, n, o.taps,
-        HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entry is not None, **flags,
+        HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entry is not None, PADDED=state_block(n) != n,
+        **flags,
     )  # fmt: skip
     return y, final, entry if chunks > 1 and entry is not None else torch.empty(0, **f32)
 
@@ -219,7 +220,8 @@ def backward(o: Operands, dy: Tensor, dfinal: Tensor | None, entry: Tensor, chun
         *rows(dy), *rows(u), *rows(o.dt), *rows(z), *rows(o.B), *rows(o.C),
         length, chunk, chunks, spans, width, n, o.taps,
         HAS_WEIGHT=o.weight is not None, HAS_CONV=fused, HAS_D=o.D is not None, HAS_ENTRY=entries is not None,
-        HAS_EXIT=exits is not None, NB=state_block(n), DR=tile.DR, DL=tile.DL, SPAN=tile.SPAN,
+        HAS_EXIT=exits is not None, PADDED=state_block(n) != n, NB=state_block(n), DR=tile.DR,
+        DL=tile.DL, SPAN=tile.SPAN,
         num_warps=tile.warps, **common,
     )  # fmt: skip
     g = {

@@ -83,3 +83,14 @@ def test_the_operators_are_registered_as_torch_wants_them():
     tensors = [t.detach().requires_grad_() for t in (*tensors, cos, sin)]
     absent = [None] * 6
     torch.library.opcheck(torch.ops.lethe.mamba3_head.default, (*tensors, *absent, True, 2))
+
+
+def test_padding_states_do_not_turn_infinity_into_nan():
+    """Three pairs are padded to four; infinity times a padding zero must not reach the sum over states."""
+    from lethe.kernels.mamba3.head import head_scan
+
+    o = {name: torch.ones_like(t) for name, t in head_operands(1, 3, 1, 1, 6, 2, 1, trap=False).items()}
+    o |= {"angle": torch.zeros_like(o["angle"]), "adt": -o["adt"]}
+    o["v"][0, 1, 0, 0] = float("inf")
+    out, _ = head_scan(**o)
+    assert out[0, 1:, 0, 0].isposinf().all() and out[0, :, 0, 1].isfinite().all()

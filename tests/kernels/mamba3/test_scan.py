@@ -115,3 +115,14 @@ def test_torch_compile_gives_the_same():
     o = scan_operands(1, 5, 3, 2)
     compiled = torch.compile(lambda **k: selective_scan(**k)[0] * 2, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(**o), selective_scan(**o)[0] * 2)
+
+
+def test_padding_states_do_not_turn_infinity_into_nan():
+    """Five states are padded to eight; infinity times a padding zero must not reach the sum over states."""
+    from lethe.kernels.mamba3.scan import selective_scan
+
+    ones = {"dt": torch.ones(1, 3, 2), "B": torch.ones(1, 3, 5), "C": torch.ones(1, 3, 5)}
+    u = torch.ones(1, 3, 2)
+    u[0, 1, 0] = float("inf")
+    y, _ = selective_scan(u, **ones, A=-torch.ones(2, 5))
+    assert y[0, 1:, 0].isposinf().all() and y[0, :, 1].isfinite().all()
