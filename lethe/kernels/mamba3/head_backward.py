@@ -80,7 +80,7 @@ def _key_outer(
     """U = sum over ranks of k^r x^r', as two tiles; k_ptr points at the token."""
     Ua = tl.zeros([NB, PB], tl.float32)
     Ub = Ua
-    for r in tl.static_range(RANK):
+    for r in range(RANK):
         rank = head * RANK + r
         ka, kb = rotated(k_ptr + r * k_sr, bias_ptr + rank * n, first, second, known, cos, sin)
         x = projected(v, mimo_x_ptr + rank * width, channel, inside, MIMO)
@@ -225,7 +225,9 @@ def head_gradient(
                 q_ptr + t * q_sl + r * q_sr, q_bias_ptr + rank * n, first, second, known, cos, sin
             )
             x = projected(v, mimo_x_ptr + rank * width, channel, inside, MIMO)
-            y = tl.sum(real(ha * qa[:, None] + hb * qb[:, None], known, PADDED), 0) + skip * x
+            y = tl.sum(real(ha * qa[:, None] + hb * qb[:, None], known, PADDED), 0)
+            if HAS_D:
+                y += skip * x
             dy = projected(dout, mimo_o_ptr + rank * width, channel, inside, MIMO)
             gated = y
             if HAS_Z:
@@ -244,9 +246,12 @@ def head_gradient(
             tl.store(dq_ptr + at + first, tl.sum(ha * dy[None, :], 1), mask=known)
             tl.store(dq_ptr + at + second, tl.sum(hb * dy[None, :], 1), mask=known)
             dD += dy * x
-            dx = dx + (skip * dy,)  # noqa: RUF005
-        dUa = late * Ga + gamma * dha
-        dUb = late * Gb + gamma * dhb
+            if HAS_D:
+                dx = dx + (skip * dy,)  # noqa: RUF005
+            else:
+                dx = dx + (zero,)  # noqa: RUF005
+        dUa = tl.where(late != 0.0, late * Ga, 0.0) + gamma * dha
+        dUb = tl.where(late != 0.0, late * Gb, 0.0) + gamma * dhb
         tl.store(dlate_ptr + partial + t, tl.sum(tl.sum(real(Ga * Ua + Gb * Ub, known, PADDED), 1), 0))
         tl.store(dgamma_ptr + partial + t, tl.sum(tl.sum(real(dha * Ua + dhb * Ub, known, PADDED), 1), 0))
         slope = tl.sum(tl.sum(real(dha * ga + dhb * gb, known, PADDED), 1), 0)

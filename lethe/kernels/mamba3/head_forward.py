@@ -152,8 +152,9 @@ def head_output(
             Ub += kb[:, None] * x[None, :]
         ha = decay * ga + gamma * Ua
         hb = decay * gb + gamma * Ub
-        ga = ha + late * Ua
-        gb = hb + late * Ub
+        # Not h + late U: late is zero without a trapezoid, and zero times infinity would be NaN.
+        ga = decay * ga + (gamma + late) * Ua
+        gb = decay * gb + (gamma + late) * Ub
         out = tl.zeros([PB], tl.float32)
         for r in tl.static_range(RANK):
             rank = head * RANK + r
@@ -161,7 +162,8 @@ def head_output(
                 q_ptr + t * q_sl + r * q_sr, q_bias_ptr + rank * n, first, second, known, cos, sin
             )
             y = tl.sum(real(ha * qa[:, None] + hb * qb[:, None], known, PADDED), 0)
-            y += skip * projected(v, mimo_x_ptr + rank * width, channel, inside, MIMO)
+            if HAS_D:
+                y += skip * projected(v, mimo_x_ptr + rank * width, channel, inside, MIMO)
             if HAS_Z:
                 z = tl.load(z_ptr + t * z_sl + channel, mask=inside, other=0.0).to(tl.float32)
                 y *= silu(projected(z, mimo_z_ptr + rank * width, channel, inside, MIMO))

@@ -8,7 +8,7 @@ one of them does not run ``mamba_ssm/__init__.py``, which needs compiled extensi
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import os
 import subprocess
 import sys

@@ -1,20 +1,23 @@
 """What the six kernels need of a GPU, found without one: registers, spills, shared and tensor memory.
 
 Each kernel is compiled by Triton for a target architecture (`triton.compile` with a ``GPUTarget``) at a
-realistic specialisation (bfloat16 in and out, widths and strides divisible by 16), and the PTX is assembled
-once more by the ptxas that Triton bundles, which reports what it used. No driver is touched.
-``python -m lethe.kernels.mamba3.resources`` prints the whole matrix as JSON lines.
+realistic specialisation (bfloat16 in and out, widths and strides divisible by 16), and the ptxas that Triton
+bundles reports what it used. No driver is touched.
+``python -m lethe.kernels.mamba3.resources`` prints the whole matrix as JSON lines,
+``... C1 C2`` only those kernels.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +130,7 @@ def _compile(function: Any, constants: dict[str, Any], target: int, warps: int) 
             signature[name] = "i32"
             if name in ("width", "n") or re.search(r"_s[blrhg]$", name):
                 aligned[(index,)] = [["tt.divisibility", 16]]
+    triton.knobs.nvidia.dump_ptxas_log = True
     source = ASTSource(function, signature, constexprs, aligned)
     return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps})
 
@@ -170,8 +174,11 @@ def needs(kernel: str, target: int, warps: int) -> list[Need]:
     for function, constants in specialisations(kernel, warps):
         if not isinstance(function, triton.runtime.JITFunction):
             raise RuntimeError("this process interprets Triton; compile in one without TRITON_INTERPRET")
-        compiled = _compile(function, constants, target, warps)
-        registers, stack, spill = assembled(compiled.asm["ptx"], target)
+        log = io.StringIO()
+        with contextlib.redirect_stdout(log):
+            compiled = _compile(function, constants, target, warps)
+        # Nothing was assembled, and so nothing reported, where the kernel came out of Triton's cache.
+        registers, stack, spill = reported(log.getvalue()) or assembled(compiled.asm["ptx"], target)
         columns = getattr(compiled.metadata, "tmem_size", 0) or 0
         name = function.fn.__name__
         shared = compiled.metadata.shared
@@ -179,15 +186,15 @@ def needs(kernel: str, target: int, warps: int) -> list[Need]:
     return rows
 
 
-def matrix() -> Iterator[Need]:
+def matrix(kernels: Iterable[str] = KERNELS) -> Iterator[Need]:
     """Every kernel, number of warps and target; a few minutes of one processor."""
-    for kernel in KERNELS:
+    for kernel in kernels:
         for warps in WARPS:
             for target in TARGETS:
                 yield from needs(kernel, target, warps)
 
 
 if __name__ == "__main__":
-    for row in matrix():
+    for row in matrix(sys.argv[1:] or KERNELS):
         sys.stdout.write(json.dumps(dataclasses.asdict(row) | {"exceeds": row.exceeds()}) + "\n")
         sys.stdout.flush()

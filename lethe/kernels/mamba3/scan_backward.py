@@ -226,7 +226,9 @@ def scan_gradient(
             g = p + (w * u)[:, None, :] * B[None, :, None]
             if HAS_Z:
                 z = load_row(z_ptr, t, z_sl, channel, mask).to(tl.float32)
-                y = over_states(g * C[None, :, None], known, PADDED) + skip * u
+                y = over_states(g * C[None, :, None], known, PADDED)
+                if HAS_D or HAS_WEIGHT:
+                    y += skip * u
                 dz = dy * y * silu_slope(z)
                 tl.store(dz_ptr + dense + t * width + channel, dz.to(dz_ptr.dtype.element_ty), mask=mask)
                 dy *= silu(z)
@@ -239,7 +241,9 @@ def scan_gradient(
             dlog = G * p
             dA += dlog * dt[:, None, :]
             ddt = over_states(dlog * A, known, PADDED) * (1.0 / LOG2E)
-            du = w * dinput + skip * dy
+            du = w * dinput
+            if HAS_D or HAS_WEIGHT:
+                du += skip * dy
             if HAS_D:
                 dD += dy * u
             if HAS_WEIGHT:

@@ -214,7 +214,9 @@ def scan_output(
             w = load_row(weight_ptr + dense, t, width, channel, inside)
             skip += load_row(skip_ptr + dense, t, width, channel, inside)
         g = tl.exp2(dt[:, None, :] * A) * g + (w * u)[:, None, :] * B[None, :, None]
-        y = over_states(g * C[None, :, None], known, PADDED) + skip * u
+        y = over_states(g * C[None, :, None], known, PADDED)
+        if HAS_D or HAS_WEIGHT:  # a skip of zero times infinity would be NaN
+            y += skip * u
         if HAS_Z:
             y *= silu(load_row(z_ptr, t, z_sl, channel, inside).to(tl.float32))
         tl.store(y_ptr + dense + t * width + channel, y.to(y_ptr.dtype.element_ty), mask=inside)
