@@ -40,11 +40,10 @@ def commands(root: Path, folder: Path, arch: int, nvcc: str) -> tuple[list[list[
 
     sources = sorted((root / "csrc" / "selective_scan").glob("selective_scan*.c[pu]*"))
     sources = [s for s in sources if s.suffix in (".cpp", ".cu")]
-    includes = [
-        *cpp_extension.include_paths("cuda"),
-        sysconfig.get_paths()["include"],
-        str(sources[0].parent),
-    ]
+    # nvcc knows its own toolkit; what that lacks (cusparse.h, for one) is in the packages beside torch.
+    wheels = sorted(map(str, Path(torch.__file__).parents[1].glob("nvidia/*/include")))
+    here = str(sources[0].parent)
+    includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], here, *wheels]
     flags = [
         "-O3", "-std=c++17", "-DNDEBUG", "--use_fast_math", "--expt-relaxed-constexpr",
         "--expt-extended-lambda", "-U__CUDA_NO_HALF_OPERATORS__", "-U__CUDA_NO_HALF_CONVERSIONS__",
@@ -58,11 +57,18 @@ def commands(root: Path, folder: Path, arch: int, nvcc: str) -> tuple[list[list[
         [nvcc, "-c", str(s), "-o", str(o), *flags, *(f"-I{i}" for i in includes)]
         for s, o in zip(sources, objects, strict=True)
     ]
-    libraries = [
-        part for p in cpp_extension.library_paths("cuda") for part in (f"-L{p}", f"-Xlinker=-rpath={p}")
+    libraries = [part for p in cpp_extension.library_paths() for part in (f"-L{p}", f"-Xlinker=-rpath={p}")]
+    names = ["-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10_cuda", "-ltorch_cuda"]
+    link = [
+        nvcc,
+        "-shared",
+        "-cudart=shared",
+        *map(str, objects),
+        "-o",
+        str(folder / f"{NAME}.so"),
+        *libraries,
+        *names,
     ]
-    names = ["-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10_cuda", "-ltorch_cuda", "-lcudart"]
-    link = [nvcc, "-shared", *map(str, objects), "-o", str(folder / f"{NAME}.so"), *libraries, *names]
     return one, link
 
 
