@@ -26,6 +26,9 @@ from lethe.kernels.mamba3 import official
 
 NAME = "selective_scan_cuda"
 
+STANDARDS = ("c++17", "c++20")
+"""The official setup asks for the first; the headers of a newer torch may ask for the second."""
+
 
 def compiler() -> str | None:
     """nvcc on the path or in the usual folder, or None."""
@@ -34,7 +37,9 @@ def compiler() -> str | None:
     )
 
 
-def commands(root: Path, folder: Path, arch: int, nvcc: str) -> tuple[list[list[str]], list[str]]:
+def commands(
+    root: Path, folder: Path, arch: int, nvcc: str, standard: str = "c++17"
+) -> tuple[list[list[str]], list[str]]:
     """The nvcc commands, one for each source file of ``csrc/selective_scan``, and the link command."""
     from torch.utils import cpp_extension
 
@@ -45,7 +50,7 @@ def commands(root: Path, folder: Path, arch: int, nvcc: str) -> tuple[list[list[
     here = str(sources[0].parent)
     includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], here, *wheels]
     flags = [
-        "-O3", "-std=c++17", "-DNDEBUG", "--use_fast_math", "--expt-relaxed-constexpr",
+        "-O3", f"-std={standard}", "-DNDEBUG", "--use_fast_math", "--expt-relaxed-constexpr",
         "--expt-extended-lambda", "-U__CUDA_NO_HALF_OPERATORS__", "-U__CUDA_NO_HALF_CONVERSIONS__",
         "-U__CUDA_NO_BFLOAT16_OPERATORS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
         "-U__CUDA_NO_BFLOAT162_OPERATORS__", "-U__CUDA_NO_BFLOAT162_CONVERSIONS__",
@@ -78,9 +83,14 @@ def build(root: Path, folder: Path, arch: int, jobs: int) -> Path:
     if nvcc is None:
         raise official.OfficialMissing("no nvcc on this machine, so selective_scan_cuda cannot be built")
     folder.mkdir(parents=True, exist_ok=True)
-    one, link = commands(root, folder, arch, nvcc)
+    for standard in STANDARDS:
+        one, link = commands(root, folder, arch, nvcc, standard)
+        first = _run(one[0])
+        if first.returncode == 0:
+            break
+    _require(first)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for done in pool.map(_run, one):
+        for done in pool.map(_run, one[1:]):
             _require(done)
     _require(_run(link))
     return folder / f"{NAME}.so"
