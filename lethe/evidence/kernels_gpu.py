@@ -34,6 +34,9 @@ TOOLS = ("memcheck", "racecheck")
 SPEED = "speed.jsonl"
 KERNELS = "lethe/kernels/mamba3"
 
+QUIET = 0.4
+"""Share of the time that the speeds keep for themselves: nothing else may run on the device meanwhile."""
+
 Step = dict[str, Any]
 
 
@@ -44,21 +47,22 @@ def run(out: Path, where: str | None, seconds: float) -> None:
     _write(
         out / "device.json", {"device": asdict(provenance.device("cuda")), "versions": provenance.versions()}
     )
-    library = (
-        Path(tempfile.gettempdir()) / "lethe-selective-scan"
-    )  # not in `out`: it is too large to come back
-    builder = (
-        _start("build", "--out", str(out), "--official", where, "--folder", str(library)) if where else None
-    )
-    _step(out, "tests", lambda: tests(min(180.0, seconds / 3)))
-    _step(out, "controls", lambda: controls(out / "controls.jsonl"))
-    _step(out, "sanitizer", lambda: sanitizer(min(60.0, seconds / 8)))
-    if builder is not None:
+    library = Path(tempfile.gettempdir()) / "lethe-selective-scan"  # too large for `out`, which comes back
+    children = {"controls": _start("controls", "--out", str(out))}
+    if where:
+        children["build"] = _start("build", "--out", str(out), "--official", where, "--folder", str(library))
+    _step(out, "tests", lambda: tests(seconds / 3))
+    _step(out, "sanitizer", lambda: sanitizer(seconds / 10))
+    quiet = end - max(120.0, QUIET * seconds)
+    for name, child in children.items():
         try:
-            builder.wait(max(0.0, end - time.monotonic() - 90))
+            child.wait(max(0.0, quiet - time.monotonic()))
         except subprocess.TimeoutExpired:
-            builder.kill()
-            _write(out / "build.json", {"built": False, "why": "it took too long"})
+            child.kill()
+            _write(
+                out / f"{name}.json",
+                {"built": False, "error": "it took too long; what its file holds stands"},
+            )
     _step(out, "speed", lambda: speed(out, where, end - time.monotonic() - 10))
 
 
@@ -133,7 +137,7 @@ def _finished(command: list[str], seconds: float) -> Step:
 
 
 def controls(file: Path) -> Step:
-    """The six controls through the whole battery on the device."""
+    """The six controls through the whole battery on the device; a line for each as soon as it is judged."""
     from lethe.audit import lines
     from lethe.audit.pool import JudgeSettings, judged
     from lethe.evidence import controls as corpus
@@ -150,12 +154,17 @@ def controls(file: Path) -> Step:
 
 
 def speed(out: Path, where: str | None, seconds: float) -> Step:
-    """The speed grid against whatever baselines there are."""
+    """The speed grid against whatever baselines there are; the official SISO last, in a process of its own."""
     built = json.loads((out / "build.json").read_text()) if (out / "build.json").is_file() else {}
     command = [sys.executable, "-m", "lethe.kernels.mamba3.bench", "--out", str(out / SPEED)]
     command += ["--official", where] if where else []
     command += ["--extension", built["library"]] if built.get("built") else []
-    return _finished([*command, "--seconds", str(max(30.0, seconds - 20))], max(60.0, seconds))
+    found: Step = {}
+    for name, suites, share in (("ours", ("scan", "block", "mimo"), 0.7), ("siso", ("siso",), 0.3)):
+        chosen = [part for suite in suites for part in ("--suite", suite)]
+        limit = max(40.0, share * seconds)
+        found[name] = _finished([*command, *chosen, "--seconds", str(limit - 30)], limit)
+    return found
 
 
 # --- without a GPU ---------------------------------------------------------------------------
@@ -282,6 +291,7 @@ def main(argv: list[str] | None = None) -> int:
     for command in (go, make):
         command.add_argument("--out", type=Path, required=True)
         command.add_argument("--official")
+    commands.add_parser("controls").add_argument("--out", type=Path, required=True)
     commands.add_parser("dry").add_argument("--target", type=int, default=90)
     commands.add_parser("record").add_argument("folder", type=Path)
     given = parser.parse_args(argv)
@@ -289,6 +299,8 @@ def main(argv: list[str] | None = None) -> int:
         run(given.out, given.official, given.seconds)
     elif given.command == "build":
         build(given.official, given.folder, given.out)
+    elif given.command == "controls":
+        _step(given.out, "controls", lambda: controls(given.out / "controls.jsonl"))
     elif given.command == "dry":
         for row in dry(given.target):
             print(json.dumps(row), flush=True)

@@ -51,6 +51,28 @@ def measured(steps: Mapping[str, Step], repeats: int) -> dict[str, list[float]]:
     return samples
 
 
+def alone(step: Step, repeats: int) -> tuple[list[float], str]:
+    """Samples of somebody else's step, and their clock: ``"graph"``, or ``"events"`` if it cannot be captured.
+
+    Event times hold what the host adds. A capture that fails may leave the process unfit for another.
+    """
+    try:
+        graph = capture(step)
+        replays = max(1, int(SAMPLE_US / max(sample(graph, 2), 1.0)))
+        return [round(sample(graph, replays), 3) for _ in range(repeats)], "graph"
+    except RuntimeError:
+        torch.cuda.synchronize()
+    samples = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        step()
+        end.record()
+        torch.cuda.synchronize()
+        samples.append(round(float(start.elapsed_time(end)) * 1e3, 3))
+    return samples, "events"
+
+
 def summary(samples: list[float]) -> dict[str, float]:
     """Median and interquartile range, in the samples' unit."""
     low, middle, high = statistics.quantiles(samples, n=4)
