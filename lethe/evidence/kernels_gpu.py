@@ -154,7 +154,7 @@ def controls(file: Path) -> Step:
 
 
 def speed(out: Path, where: str | None, seconds: float) -> Step:
-    """The speed grid against whatever baselines there are; the official SISO last, in a process of its own."""
+    """The speed grid against what baselines there are; the official SISO last, in a process of its own."""
     built = json.loads((out / "build.json").read_text()) if (out / "build.json").is_file() else {}
     command = [sys.executable, "-m", "lethe.kernels.mamba3.bench", "--out", str(out / SPEED)]
     command += ["--official", where] if where else []
@@ -212,19 +212,12 @@ def _launches(case: Any, mode: str) -> None:
 
     from lethe.kernels.mamba3 import cases, head_launch, scan_launch
     from lethe.kernels.mamba3.bench import plan_of
-    from lethe.kernels.mamba3.plan import choose_plan
 
-    o = cases.operands(case, "meta")
-    auto = plan_of(case, o)
-    tiles = (
-        head_launch.serial_tiles(*o["v"].shape[0::2], o["v"].shape[3])
-        if "v" in o
-        else scan_launch.serial_tiles(case.batch, case.width, case.states)
-    )
-    chunk = auto["chunk"] if mode == "auto" else choose_plan(tiles, case.length, 132, mode=mode).chunk
+    o: dict[str, Any] = dict(cases.operands(case, "meta"))
+    chunk = plan_of(case, o, mode)["chunk"]
     if "v" not in o:
         operands = scan_launch.Operands(
-            o.get("u", o.get("x")), o["dt"], o["A"], o["B"], o["C"], o["D"], o["z"], o["dt_bias"], None, None,
+            o["u"] if "u" in o else o["x"], o["dt"], o["A"], o["B"], o["C"], o["D"], o["z"], o["dt_bias"], None, None,
             o.get("conv_weight"), o.get("conv_bias"), None, True,
         )  # fmt: skip
         y, final, entry = scan_launch.forward(operands, chunk)

@@ -52,7 +52,7 @@ def measured(steps: Mapping[str, Step], repeats: int) -> dict[str, list[float]]:
 
 
 def alone(step: Step, repeats: int) -> tuple[list[float], str]:
-    """Samples of somebody else's step, and their clock: ``"graph"``, or ``"events"`` if it cannot be captured.
+    """Samples of somebody else's step, and their clock: ``"graph"``, or ``"events"`` where none can be made.
 
     Event times hold what the host adds. A capture that fails may leave the process unfit for another.
     """

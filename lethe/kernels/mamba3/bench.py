@@ -38,7 +38,7 @@ Runs = dict[str, tuple[Callable[[], Tensor], list[Tensor]]]
 Row = dict[str, Any]
 
 
-def ours(case: Case, o: dict[str, Tensor], mode: str) -> Callable[[], Tensor]:
+def ours(case: Case, o: dict[str, Any], mode: str) -> Callable[[], Tensor]:
     """Our operator on the operands of `case`, in a mode."""
     from lethe.kernels.mamba3 import fused_block, head_scan, selective_scan
 
@@ -49,12 +49,12 @@ def ours(case: Case, o: dict[str, Tensor], mode: str) -> Callable[[], Tensor]:
     return lambda: head_scan(**o, pairwise=case.ranks == 1, mode=mode)[0]
 
 
-def plan_of(case: Case, o: dict[str, Tensor]) -> dict[str, Any]:
-    """The plan that the selector chooses for `case`."""
+def plan_of(case: Case, o: dict[str, Any], mode: str = "auto") -> dict[str, Any]:
+    """The plan that the selector chooses for `case`, or that `mode` forces."""
     from lethe.kernels.mamba3.head import head_plan
     from lethe.kernels.mamba3.scan import scan_plan
 
-    plan = head_plan(o["v"]) if "v" in o else scan_plan(o["dt"], case.states)
+    plan = head_plan(o["v"], mode=mode) if "v" in o else scan_plan(o["dt"], case.states, mode=mode)
     return dict(vars(plan))
 
 
