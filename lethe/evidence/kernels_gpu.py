@@ -217,7 +217,8 @@ def _launches(case: Any, mode: str) -> None:
     chunk = plan_of(case, o, mode)["chunk"]
     if "v" not in o:
         operands = scan_launch.Operands(
-            o["u"] if "u" in o else o["x"], o["dt"], o["A"], o["B"], o["C"], o["D"], o["z"], o["dt_bias"], None, None,
+            o["u"] if "u" in o else o["x"], o["dt"], o["A"], o["B"], o["C"], o["D"], o["z"], o["dt_bias"],
+            None, None,
             o.get("conv_weight"), o.get("conv_bias"), None, True,
         )  # fmt: skip
         y, final, entry = scan_launch.forward(operands, chunk)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import copy
+import importlib
 import importlib.util
 import os
 import shutil
