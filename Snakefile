@@ -180,6 +180,7 @@ rule house_audit:
 
 include: "rules/evidence.smk"
 include: "rules/campaign.smk"
+include: "rules/kernels.smk"
 
 
 rule pages:

@@ -331,3 +331,80 @@ def operating_points(points: Sequence[dict[str, Any]]) -> Figure:
     ax.set_xlim(left=-0.1)
     ax.legend(loc="lower right")
     return figure
+
+
+def compile_matrix(rows: Sequence[dict[str, Any]], warps: int) -> Figure:
+    """Registers a thread of every function, one column an architecture; a number where registers spill.
+
+    `rows` are those of the compile matrix (``kernel``, ``function``, ``target``, ``num_warps``,
+    ``registers``, ``spill_bytes``); only those at `warps` warps are drawn.
+    """
+    import numpy as np
+
+    shown = [r for r in rows if r["num_warps"] == warps]
+    lines = list(dict.fromkeys((r["kernel"], r["function"]) for r in shown))
+    targets = sorted({r["target"] for r in shown}, key=lambda t: int(t.removeprefix("sm_")))
+    figure, ax = _axes(height=0.24 * max(len(lines), 1) + 0.9)
+    grid = np.full((max(len(lines), 1), max(len(targets), 1)), np.nan)
+    for r in shown:
+        y, x = lines.index((r["kernel"], r["function"])), targets.index(r["target"])
+        grid[y, x] = r["registers"]
+        text = f"{r['registers']}" + (f"  ({r['spill_bytes']} B spilt)" if r["spill_bytes"] else "")
+        ax.text(
+            x,
+            y,
+            text,
+            ha="center",
+            va="center",
+            fontsize=7,
+            color="white" if r["registers"] > 150 else "black",
+        )
+    ax.imshow(grid, aspect="auto", cmap="Greys", vmin=0, vmax=255)
+    ax.set_xticks(range(len(targets)), targets)
+    ax.set_yticks(range(len(lines)), [f"{kernel} {name}" for kernel, name in lines], fontsize=7)
+    ax.set_xlabel(f"registers a thread of 255, {warps} warps")
+    _empty(ax, len(shown))
+    return figure
+
+
+def tensor_memory(rows: Sequence[dict[str, Any]], limit: int) -> Figure:
+    """Tensor-memory columns of every configuration on one target, one line a version, against the limit.
+
+    `rows`: ``triton``, ``num_warps``, ``num_stages``, ``tmem_columns``; black is what fits, a cross what does
+    not.
+    """
+    versions = list(dict.fromkeys(r["triton"] for r in rows))
+    figure, ax = _axes(height=0.5 * max(len(versions), 1) + 1.0)
+    for r in rows:
+        y = versions.index(r["triton"]) + 0.09 * (r["num_stages"] - 2) - 0.03 * ((r["num_warps"] == 8) - 0.5)
+        fits = r["tmem_columns"] <= limit
+        mark: dict[str, Any] = {"mfc": "none", "mec": TOLERANCE_FREE} if fits else {"color": PUBLISHED}
+        ax.plot(r["tmem_columns"], y, "o" if fits else "x", ms=4, mew=1.2, **mark)
+    ax.axvline(limit, color=TOLERANCE_FREE, linewidth=0.9)
+    ax.text(limit, -0.62, f" {limit} columns", fontsize=7, va="bottom")
+    ax.set_yticks(range(len(versions)), [f"Triton {v}" for v in versions])
+    ax.set_ylim(len(versions) - 0.4, -0.7)
+    ax.set_xlabel("columns of tensor memory")
+    _empty(ax, len(rows))
+    return figure
+
+
+def speed_ratios(
+    groups: dict[str, Sequence[tuple[str, float]]], published: Sequence[float], *, xlabel: str
+) -> Figure:
+    """Ratios baseline over ours, one line a group and a point a shape; published ones as open circles."""
+    names = [*groups, "published"]
+    figure, ax = _axes(height=0.42 * len(names) + 0.9)
+    for y, name in enumerate(groups):
+        ax.plot(
+            [ratio for _, ratio in groups[name]], [y] * len(groups[name]), "o", ms=4, color=TOLERANCE_FREE
+        )
+    ax.plot(published, [len(names) - 1] * len(published), "o", ms=5, mfc="white", mec=PUBLISHED)
+    ax.axvline(1.0, color=BAND, linewidth=0.9)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set_xscale("log")
+    ax.set_xlabel(xlabel)
+    if not any(groups.values()):
+        ax.text(0.02, 0.9, "not measured here yet", transform=ax.transAxes, fontsize=8)
+    return figure

@@ -98,9 +98,10 @@ LOADERS: dict[str, str] = {
     "redteam": "lethe.evidence.redteam:load",
     "honest": "lethe.evidence.honest:load",
     "mutants": "lethe.evidence.mutants:load",
+    "controls": "lethe.evidence.controls:load",
 }
 """Loader by corpus name: ``module:function``, imported on use. Each takes keywords of its own, most ``path``.
-The last three are evidence about the verifier: their right verdicts are known beforehand."""
+The last four are evidence about the verifier: their right verdicts are known beforehand."""
 
 
 NO_CORPUS = ("kernelbench", "published")

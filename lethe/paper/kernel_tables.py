@@ -1,0 +1,207 @@
+"""Tables about the six kernels: the control, the compile matrix, issue 904, and the speeds.
+
+A record that is missing gives a table that says *not measured yet*, never an empty one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from lethe.evidence import controls, issue_904
+from lethe.provenance import Measurement
+
+MISSING = "not measured yet"
+BANDWIDTH = 4.3e12
+"""Bytes a second that a copy kernel reaches on an H200 (measured; the data sheet says 4.8e12)."""
+
+SHOWN = {"CMP-02": "worst_ratio", "CMP-03": "worst_ratio", "RES-02": "registers"}
+"""What of a gate's measurements the control's table names first."""
+
+KINDS = {
+    "healthy": {"scan": ("selective_scan CUDA", "selective_scan PyTorch"), "siso": ("official SISO",)},
+    "crippled": {"siso": ("official SISO, two warps",)},
+    "earlier": dict.fromkeys(("scan", "block", "siso", "mimo"), ("ours serial",)),
+}
+"""The three kinds of baseline, by suite; a table holds one kind and one baseline only."""
+
+
+def missing(record: Measurement | None, columns: Sequence[str]) -> pd.DataFrame | None:
+    """A table of one row that says so, where there is no record."""
+    return (
+        None if record is not None else pd.DataFrame([[MISSING] + [""] * (len(columns) - 1)], columns=columns)
+    )
+
+
+# --- the control --------------------------------------------------------------------------------
+
+
+def control_table(sides: dict[str, Measurement | None]) -> pd.DataFrame:
+    """One row a gate, a column for each kernel; both devices in a cell, CPU first."""
+    tables = {
+        side: controls.gate_table(record.samples) if record is not None else None
+        for side, record in sides.items()
+    }
+    gates = next((list(t.index) for t in tables.values() if t is not None), [])
+    if not gates:
+        return pd.DataFrame([[MISSING, *[""] * 6]], columns=["gate", *controls.NAMES])
+    rows = []
+    for gate in gates:
+        row = [gate]
+        for kernel in controls.NAMES:
+            cells = [
+                MISSING if t is None else str(t.loc[gate].get(kernel, MISSING)).replace("_", " ")
+                for t in tables.values()
+            ]
+            row.append(" / ".join(cells))
+        rows.append(row)
+    return pd.DataFrame(rows, columns=["gate", *controls.NAMES])
+
+
+def control_score(record: Measurement | None) -> str:
+    """``"6 of 6"``, or that it was not measured."""
+    if record is None:
+        return MISSING
+    return f"{controls.passed(record.samples)} of {len(controls.NAMES)}"
+
+
+def measured_table(record: Measurement | None) -> pd.DataFrame:
+    """What each gate measured on each control, and why it does not apply where it does not."""
+    columns = ["gate", "kernel", "status", "measured or reason"]
+    if (table := missing(record, columns)) is not None:
+        return table
+    assert record is not None
+    found = controls.gates(record.samples).sort_values(["gate", "kernel"], kind="stable")
+    text = found["measured"].where(found["measured"] != "", found["reason"].str.replace("_", " "))
+    shown = found.assign(text=text, status=found["status"].str.replace("_", " "))
+    return shown[["gate", "kernel", "status", "text"]].set_axis(columns, axis=1)
+
+
+# --- the compile matrix -------------------------------------------------------------------------
+
+
+def matrix(record: Measurement | None) -> pd.DataFrame:
+    """One row a kernel and number of warps, the worst over its functions and the architectures."""
+    columns = [
+        "kernel",
+        "warps",
+        "functions",
+        "registers",
+        "spills (B)",
+        "shared (B)",
+        "TMEM columns",
+        "fits",
+    ]
+    if (table := missing(record, columns)) is not None:
+        return table
+    assert record is not None
+    df = pd.DataFrame(record.samples)
+    rows = []
+    for (kernel, warps), part in df.groupby(["kernel", "num_warps"]):
+        fits = "everywhere" if not any(part["exceeds"]) else "; ".join(s for e in part["exceeds"] for s in e)
+        worst = [int(part[c].max()) for c in ("registers", "spill_bytes", "shared_bytes", "tmem_columns")]
+        rows.append([kernel, int(warps), int(part["function"].nunique()), *worst, fits])
+    return pd.DataFrame(rows, columns=columns)
+
+
+# --- issue 904 ----------------------------------------------------------------------------------
+
+
+def columns_by_version(rows: Sequence[dict[str, Any]], target: str) -> pd.DataFrame:
+    """TMEM columns by version of Triton (rows) and configuration (columns), for one target.
+
+    The register limits of a configuration that agree are one cell; ✗ marks what Triton's loader refuses.
+    """
+    df = pd.DataFrame([r for r in rows if r["target"] == target])
+    if df.empty:
+        return pd.DataFrame([[MISSING]], columns=["triton"])
+    df["refused"] = [issue_904.refused(r) for r in df.to_dict("records")]
+    out = []
+    for version in sorted(df["triton"].unique(), key=lambda v: [int(p) for p in v.split(".")[:3]]):
+        row: dict[str, Any] = {"triton": version}
+        for stages in (1, 2, 3):
+            for warps in (2, 4, 8):
+                part = df[
+                    (df["triton"] == version) & (df["num_stages"] == stages) & (df["num_warps"] == warps)
+                ]
+                cells = sorted(
+                    {
+                        f"{int(c)}{' ✗' if r else ''}"
+                        for c, r in zip(part["tmem_columns"], part["refused"], strict=True)
+                    }
+                )
+                row[f"stages {stages}, warps {warps}"] = " or ".join(cells) or MISSING
+        out.append(row)
+    return pd.DataFrame(out)
+
+
+def agreement_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """How Triton's loader and RES-02 agree, by version and target."""
+    out = []
+    keys = sorted(
+        {(r["triton"], r["target"]) for r in rows},
+        key=lambda k: ([int(p) for p in k[0].split(".")[:3]], k[1]),
+    )
+    for version, target in keys:
+        part = [r for r in rows if (r["triton"], r["target"]) == (version, target)]
+        failed = sum(1 for r in part if r.get("error"))
+        out.append({"triton": version, "target": target, "configurations": len(part),
+                    **issue_904.agreement(part), "did not compile": failed})  # fmt: skip
+    return pd.DataFrame(out)
+
+
+# --- speeds -------------------------------------------------------------------------------------
+
+
+def speed_rows(record: Measurement | None) -> list[dict[str, Any]]:
+    """The cases that were timed."""
+    return [] if record is None else [r for r in record.samples if "times" in r]
+
+
+def median(row: dict[str, Any], name: str, direction: str) -> float:
+    """Microseconds of one direction of one contestant."""
+    times = row["times"][name]
+    return float(times["forward_us"]["median"] if direction == "forward" else times["backward_us"])
+
+
+def speed_table(rows: Sequence[dict[str, Any]], suite: str, baseline: str) -> pd.DataFrame:
+    """Ours against one baseline, both directions: time, ratio, and the distance to the memory roofline."""
+    columns = ["B", "L", "D", "N", "plan", "forward µs", "× baseline", "× roofline", "backward µs",
+               "× baseline ", "× roofline "]  # fmt: skip
+    out = []
+    for r in rows:
+        if r["suite"] != suite or baseline not in r["times"]:
+            continue
+        cells: list[Any] = [r["batch"], r["length"], r["width"], r["states"], r["plan"]["mode"]]
+        for direction in ("forward", "backward"):
+            mine = median(r, "ours auto", direction)
+            floor = r["traffic_bytes"][direction] / BANDWIDTH * 1e6
+            cells += [f"{mine:.0f}", f"{median(r, baseline, direction) / mine:.2f}", f"{mine / floor:.1f}"]
+        out.append(cells)
+    if not out:
+        out = [[MISSING, *[""] * (len(columns) - 1)]]
+    return pd.DataFrame(out, columns=columns)
+
+
+def selector_gain(rows: Iterable[dict[str, Any]], direction: str = "forward") -> float | None:
+    """Geometric mean of always serial over the selector's choice; None where nothing was timed."""
+    gains = [
+        median(r, "ours serial", direction) / median(r, "ours auto", direction)
+        for r in rows
+        if {"ours serial", "ours auto"} <= set(r["times"])
+    ]
+    return math.exp(statistics.fmean(map(math.log, gains))) if gains else None
+
+
+def ratio_range(rows: Iterable[dict[str, Any]], baseline: str, direction: str) -> str:
+    """The smallest and largest ratio baseline / ours, or that it was not measured."""
+    ratios = [
+        median(r, baseline, direction) / median(r, "ours auto", direction)
+        for r in rows
+        if baseline in r["times"]
+    ]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else MISSING
