@@ -177,6 +177,7 @@ rule house_audit:
 
 
 include: "rules/evidence.smk"
+include: "rules/ptx.smk"
 
 
 rule pages:
