@@ -227,18 +227,19 @@ def rejection_matrix(table: pd.DataFrame) -> Figure:
     """Attacks by gates: the share of operators on which a gate rejects an attack, its target in a box.
 
     `table` is indexed by attack and holds ``operators`` and one column for each gate with cells ``"3/4"``,
-    ``"3/4*"`` (the target) or ``""``.
+    ``"3/4*"`` (the target) or ``""``; in the column ``status`` (refused before any gate) ``"3/4 crashed*"``.
     """
-    gates = [c for c in table.columns if c not in ("operators", "status")]
+    gates = [c for c in table.columns if c != "operators"]
     figure, ax = _axes(height=0.17 * len(table) + 1.0)
     for y, cells in enumerate(table[gates].itertuples(index=False)):
         for x, text in enumerate(map(str, cells)):
-            part, _, whole = text.rstrip("*").partition("/")
+            part, _, whole = text.rstrip("*").split(" ")[0].partition("/")
             if part and int(part):
                 ax.add_patch(_square(x, y, str(1 - int(part) / int(whole) * 0.85), None))
             if text.endswith("*"):
                 ax.add_patch(_square(x, y, "none", PUBLISHED))
-    _grid_of(ax, gates, [str(a).replace("_", " ") for a in table.index])
+    names = ["refused" if gate == "status" else gate for gate in gates]
+    _grid_of(ax, names, [str(a).replace("_", " ") for a in table.index])
     return figure
 
 

@@ -169,6 +169,8 @@ class _Worker:
     process: Any
     pipe: Connection
     row: Row | None = None
+    problem: str | None = None
+    """Digest of the problem it judged last, whose reference side is still in its memory."""
     attempt: int = 0
     since: float = field(default_factory=time.monotonic)
 
@@ -209,10 +211,22 @@ class _Pool:
         idle = [w for w in self.workers if w.row is None]
         while pending and (idle or len(self.workers) < self.size):
             worker = idle.pop() if idle else self._start()
-            row, attempt = pending.popleft()
+            row, attempt = self._next(worker, pending)
             worker.row, worker.attempt, worker.since = row, attempt, time.monotonic()
+            worker.problem = row.problem.sha256
             with contextlib.suppress(OSError):  # a worker that died meanwhile is found by its closed pipe
                 worker.pipe.send(row)
+
+    def _next(self, worker: _Worker, pending: deque[tuple[Row, int]]) -> tuple[Row, int]:
+        """Take the row that costs this worker least: one of the problem it holds, whose oracle is most of a
+        row's cost, else the first of a problem that no other worker holds, else the first."""
+        held = {w.problem for w in self.workers if w is not worker}
+        problems = [row.problem.sha256 for row, _ in pending]
+        free = next((i for i, problem in enumerate(problems) if problem not in held), 0)
+        best = problems.index(worker.problem) if worker.problem in problems else free
+        chosen = pending[best]
+        del pending[best]
+        return chosen
 
     def _answer(self, worker: _Worker, pending: deque[tuple[Row, int]], alone: bool) -> Result | None:
         row = worker.row

@@ -56,13 +56,10 @@ def _stale_weights(trial: Trial, case: Case) -> list[Finding]:
     """Call, write the candidate's own weights in place, call again: the answer must be that of a candidate
     built with those weights. It is compared with itself, so that what its constructor derives from weights
     is stale on both sides and never charged (fairness rule 23)."""
-    other = trial.fresh()
     try:
-        outputs = other.after_update(case)
+        outputs = trial.second.after_update(case)
     except CandidateStopped:
         return []
-    finally:
-        other.close()
     if outputs is None or all(same_bytes(a, b) for a, b in zip(*outputs, strict=True)):
         return []
     message = (
@@ -79,13 +76,10 @@ def _decoy(trial: Trial, case: Case, first: RunReport) -> list[Finding]:
     copies what torch computed: it stores every element, and passes.
     """
     before, _ = flatten(first.outputs)
-    other = trial.fresh()
     try:
-        marked, _ = flatten(other.run(case, taint=True)[0].outputs)
+        marked, _ = flatten(trial.second.run(case, taint=True)[0].outputs)
     except CandidateStopped:
         return []  # it could not go on without its kernels' results, which a decoy can
-    finally:
-        other.close()
     shares = [share for a, b in zip(before, marked, strict=False) if (share := _differing(a, b)) is not None]
     if not shares or max(shares) >= LEAST_SHARE:
         return []

@@ -224,11 +224,18 @@ class Judge:
         return verdict
 
     def _gates(self, docket: Docket, trial: Trial) -> list[GateResult]:
-        """All gates in the catalog's order. RES-02 compiles in a process of its own, beside the others."""
+        """All gates in the catalog's order.
+
+        RES-02 goes first on a GPU, where it reads what the second process loaded before that process is asked
+        anything else; elsewhere it compiles in a process of its own, beside the others.
+        """
         wanted = [g for g in catalog.IDS if trial.settings.gates is None or g in trial.settings.gates]
         why = docket.undecidable
         if why is not None:
             return [not_applicable(g, *why) for g in wanted]
+        if trial.settings.executor == "cuda":
+            by_id = {g: self._confirmed(g, trial) for g in sorted(wanted, key=lambda g: g != "RES-02")}
+            return [by_id[g] for g in wanted]
         with ThreadPoolExecutor(1) as pool:
             compiled = pool.submit(self._confirmed, "RES-02", trial.fresh()) if "RES-02" in wanted else None
             results = [self._confirmed(g, trial) for g in wanted if g != "RES-02"]

@@ -40,7 +40,7 @@ class Widen(EagerMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if tree_any(_narrow, (args, kwargs)):
+        if _any_narrow(args) or (kwargs and _any_narrow(kwargs.values())):
             args, kwargs = widen(args), widen(kwargs)
         return func(*args, **kwargs)
 
@@ -69,6 +69,18 @@ def widened(dtype: torch.dtype = torch.float32) -> Iterator[None]:
 
 def _narrow(x: Any) -> bool:
     return (isinstance(x, Tensor) and x.dtype in WIDE) or (isinstance(x, torch.dtype) and x in WIDE)
+
+
+def _any_narrow(values: Any) -> bool:
+    """Whether an operator's arguments hold something narrow. Written out: it is asked at every operator call,
+    and torch's walk over any tree costs more than most of the calls."""
+    for x in values:
+        if isinstance(x, Tensor | torch.dtype):
+            if _narrow(x):
+                return True
+        elif isinstance(x, list | tuple) and _any_narrow(x):
+            return True
+    return False
 
 
 def widen(value: Any) -> Any:

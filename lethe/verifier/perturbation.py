@@ -100,6 +100,10 @@ class Perturb(EagerMode):
         Near zero a result may be flushed, an error of at most `tiny` and at most itself, so that zeros stay
         zeros unless the function is `vanishing`; the `terms` of a sum may be flushed one by one.
         """
+        with torch._C._DisableTorchDispatch():  # plain float64 arithmetic: no mode has a say in it
+            return self._moved(t, scale, factor, terms, vanishing)
+
+    def _moved(self, t: Tensor, scale: Tensor | None, factor: float, terms: int, vanishing: bool) -> Tensor:
         real = real_view(t.detach())
         size = real.abs()
         flushed = torch.full_like(size, self.tiny) if vanishing else size.clamp(max=self.tiny)

@@ -53,6 +53,7 @@ class Trial:
         self._server = server
         self._cache_dir = cache_dir
         self._suspect: Suspect | None = None
+        self._second: Trial | None = None
         self._built: Built | None = None
         self._reports: OrderedDict[tuple[int, str], tuple[list[Any], list[RunReport]]] = OrderedDict()
         self.weights = "none"
@@ -66,7 +67,13 @@ class Trial:
         self._started = time.monotonic()
 
     def close(self) -> None:
-        """End the suspect's process; the next request starts a fresh one."""
+        """End the suspect's processes; the next request starts a fresh one."""
+        self._drop()
+        if self._second is not None:
+            self._second.close()
+        self._second = None
+
+    def _drop(self) -> None:
         if self._suspect is not None:
             self._suspect.close()
         self._suspect = None
@@ -95,7 +102,7 @@ class Trial:
             return request(self._suspect)
         except SuspectError as e:
             if not e.alive or e.stage == "load":
-                self.close()
+                self._drop()
             raise CandidateStopped(e.status, e.message) from e
 
     def build(self, sizes: Sizes, dtype: str = "float32", varied: bool = False) -> None:
@@ -202,6 +209,17 @@ class Trial:
         other = Trial(self.docket, self.candidate, self._server, self.settings, self._cache_dir)
         other.weights, other.cases = self.weights, self.cases
         return other
+
+    @property
+    def second(self) -> Trial:
+        """The same trial in one other process, with a history of its own, kept until this one is closed.
+
+        For whoever asks what another process answers: on a GPU the context of a process costs more than most
+        gates. What needs a process without history takes a `fresh` one.
+        """
+        if self._second is None:
+            self._second = self.fresh()
+        return self._second
 
     def beside(self, docket: Docket, kind: type[Trial]) -> Trial:
         """The same candidate before another docket, in a process of its own: for use after the gates."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from lethe.verifier.executors import resources as resources_module
 from lethe.verifier.executors.resources import LIMITS, KernelResource, capability, exceeded
 from tests.verifier.forked import interpreted
 
@@ -168,3 +169,19 @@ def _timeout(k: Any) -> list[KernelResource]:
 def test_a_slow_compilation_is_stopped() -> None:
     (row,) = _timeout()
     assert row.error == "compiling took longer than 0.05 s"
+
+
+def test_what_fails_outside_a_kernel_is_told() -> None:
+    def broken() -> Any:
+        yield {"name": "first"}
+        raise RuntimeError("no compiler here")
+
+    rows, trouble = resources_module._in_child(broken, 60.0)
+    assert rows == [{"name": "first"}]
+    assert trouble == "the compiler process failed: RuntimeError: no compiler here"
+
+
+def test_the_compiler_process_needs_no_null_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "devnull", "/nonexistent/null")
+    rows, _ = resources_module._in_child(lambda: iter([{"name": "kernel"}]), 60.0)
+    assert rows == [{"name": "kernel"}]

@@ -162,6 +162,14 @@ CHEATS = (
         "b = tl.load(b_ptr + inner[:, None] * N + cols)\n"
         "b = tl.where((inner[:, None] < K) & (cols < N), b, 0.0)",
     ),
+    *(
+        _inside("fits_no_device", "RES-02", ground, "(x.shape[1]))", "(x.shape[1]), num_warps=64)")
+        for ground in (SOFTMAX, ROW_SUM)
+    ),
+    *(
+        _inside("fits_no_device", "RES-02", ground, f"BLOCK={block})", f"BLOCK={block}, num_warps=64)")
+        for ground, block in ((SCALE, 1024), (MATMUL, 32))
+    ),
     _inside("tf32_in_dot", "PRC-01", MATMUL, ', input_precision="ieee"', ""),
     _inside(
         "writes_past_the_end",

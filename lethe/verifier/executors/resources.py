@@ -259,21 +259,30 @@ def _in_child(work: Callable[[], Any], seconds: float) -> tuple[list[dict[str, A
     rows = [json.loads(line) for line in data.split(b"\n")[:-1]]
     if timed_out:
         return rows, f"compiling took longer than {seconds:g} s"
+    if rows and isinstance(rows[-1], str):
+        return rows[:-1], f"the compiler process failed: {rows[-1]}"
     return rows, f"the compiler process ended with status {os.waitstatus_to_exitcode(status)}"
 
 
 def _run_child(work: Callable[[], Any], receive: int, send: int) -> None:
-    """Body of the child; never returns. Its output goes nowhere: stdout belongs to the parent."""
+    """Body of the child; never returns. Its output goes nowhere: stdout belongs to the parent.
+
+    A line for each row; if something outside a row's own compilation fails, a last line says what.
+    Output is sent to a file in memory: a suspect may be a user who cannot write to the null device.
+    """
     code = 1
     try:
         os.close(receive)
-        quiet = os.open(os.devnull, os.O_RDWR)
+        quiet = os.memfd_create("quiet")
         for stream in (0, 1, 2):
             os.dup2(quiet, stream)
         with os.fdopen(send, "wb", buffering=0) as pipe:
-            for row in work():
-                pipe.write(json.dumps(row).encode() + b"\n")
-        code = 0
+            try:
+                for row in work():
+                    pipe.write(json.dumps(row).encode() + b"\n")
+                code = 0
+            except BaseException as error:
+                pipe.write(json.dumps(f"{type(error).__name__}: {error}").encode() + b"\n")
     finally:
         os._exit(code)
 

@@ -53,7 +53,7 @@ def run(trial: Trial) -> GateResult:
     except CandidateStopped as e:
         sheet.halt(case.id, e)
         return sheet.result()
-    second = trial.fresh()
+    second = trial.second
     try:
         if reused is not None and not sheet.findings:
             rearranged, answer = reused
@@ -65,8 +65,6 @@ def run(trial: Trial) -> GateResult:
         )
     except CandidateStopped as e:
         sheet.halt("second process", e)
-    finally:
-        second.close()
     if trial.settings.executor == "cuda":
         _streams_and_graphs(trial, case, first, sheet)
     return sheet.result()

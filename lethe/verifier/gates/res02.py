@@ -18,26 +18,30 @@ TARGETS = ("sm_90", "sm_100")
 def run(trial: Trial) -> GateResult:
     """Compile every specialisation that the problem's own sizes launch, for both targets; no GPU is needed.
 
-    A process of its own, so that launches at other sizes (CMP-03's business) are not among them.
+    In a process of its own, so that launches at other sizes (CMP-03's business) are not among them; on a GPU
+    it is the one that later gates ask for a second answer.
     """
     if trial.candidate.language != "triton":
         raise NotApplicable(
             Reason.NO_COMPILED_ARTIFACT, f"a {trial.candidate.language} candidate compiles no kernel"
         )
     sheet = Sheet("RES-02")
-    fresh = trial.fresh()
+    shared = trial.settings.executor == "cuda"
+    other = trial.second if shared else trial.fresh()
     try:
-        fresh.run(trial.docket.case("normal", trial.settings.seed))
+        other.run(trial.docket.case("normal", trial.settings.seed))
         for target in TARGETS:
-            for row in fresh.resources(target):
+            for row in other.resources(target):
                 _judge(sheet, KernelResource(**row))
     except CandidateStopped as e:
         sheet.skip("compile", f"{e.status}: {e.message}")
         sheet.stopped.append(e)
     finally:
-        fresh.close()
+        if not shared:
+            other.close()
     if not sheet.cases and not sheet.stopped:
-        raise NotApplicable(Reason.NO_COMPILED_ARTIFACT, "no launched kernel was recorded")
+        why = "; ".join(f"{label}: {told}" for label, told in sheet.skipped.items())
+        raise NotApplicable(Reason.NO_COMPILED_ARTIFACT, why or "no launched kernel was recorded")
     return sheet.result()
 
 
