@@ -39,17 +39,19 @@ class Copies(ThreadCopies, LinearCopies):
         written = cta.shared.written
         self.shadow = None if written is None else written.view(np.complex128)
         self.maps: dict[bytes, Any] = {}
+        self.tiles: dict[tuple[int, int], tuple[Array, Array]] = {}
         self.start()
 
     def start(self) -> None:
         """No groups."""
         self.groups: dict[tuple[str, int, int], BulkGroups] = {}
         self.serial = 0
+        self.poisonable = False
+        self.shadowed = any(w.written is not None for w in self.cta.globals.windows)
 
     def where(self, index: int) -> str:
         """Line and text of the issuing instruction."""
-        ins = self.cta.program.instructions[index]
-        return f"line {ins.line}: `{ins.text}`"
+        return self.cta.program.places[index]
 
     def submit(self, op: Operation) -> None:
         """Hand an operation to the engine, watched."""
@@ -79,24 +81,25 @@ class Copies(ThreadCopies, LinearCopies):
             raise Fault("poison", f"{what} reads shared address {address:#x}, which nobody wrote")
         return self.chunks[at].view(np.uint8)
 
-    def write_chunks(self, chunks: Array, data: Array) -> None:
-        """Fill granules through the asynchronous proxy."""
-        at = chunks >> 4
+    def write_chunks(self, at: Array, data: Array) -> None:
+        """Fill granules (indices) through the asynchronous proxy."""
         self.chunks[at] = np.ascontiguousarray(data).view(np.complex128)
         if self.shadow is not None:
             self.shadow[at] = _WRITTEN
 
-    def arrived(self, chunks: Array, data: Array, bar: int) -> None:
-        """A bulk load lands and completes its bytes on an mbarrier."""
-        self.write_chunks(chunks, data)
+    def arrived(self, granules: Array, data: Array, bar: int) -> None:
+        """A bulk load lands in granules (indices) and completes its bytes on an mbarrier."""
+        self.write_chunks(granules, data)
         if self.order is not None:
-            self.order.filled(chunks, bar, self.sync.mbarrier(bar).phase)
+            self.order.filled(granules, bar, self.sync.mbarrier(bar).phase)
         self.sync.complete_tx(bar, data.size)
 
     # -- global memory
     def fetch(self, address: int, nbytes: int) -> Array:
         """Bytes of device memory."""
-        return self.cta.globals.window(address, nbytes, "bulk access").view(address, nbytes)
+        window = self.cta.globals.window(address, nbytes, "bulk access")
+        self.poisonable = window.written is not None
+        return window.view(address, nbytes)
 
     def fetch_writable(self, address: int, nbytes: int) -> Array:
         """Bytes of device memory for writing."""
@@ -108,9 +111,6 @@ class Copies(ThreadCopies, LinearCopies):
     def fetch_shadow(self, address: int, nbytes: int) -> Array:
         """Written flags of device memory."""
         return self.cta.globals.window(address, nbytes, "bulk access").shadow(address, nbytes)
-
-    def shadowed(self) -> bool:
-        return any(w.written is not None for w in self.cta.globals.windows)
 
     # -- tensor copies
     def map_at(self, address: int) -> Any:
@@ -148,19 +148,27 @@ class Copies(ThreadCopies, LinearCopies):
     def _tensor_load(
         self, index: int, dst: int, tmap: Any, coords: tuple[int, ...], bar: int, warp: int
     ) -> None:
-        chunks = tma.shared_chunks(tmap, dst)
-        self.check_chunks(chunks, "bulk tensor load")
+        chunks, granules = self._tile(tmap, dst)
         self.sync.mbarrier(bar)
         if self.order is not None:
-            self.order.refill(warp, chunks)
+            self.order.refill(warp, granules)
 
         def land() -> None:
             tile = tma.load_tile(tmap, coords, self.fetch)
-            if self.shadowed() and not tma.load_tile(tmap, coords, self.fetch_shadow, outside=1).all():
+            if self.poisonable and not tma.load_tile(tmap, coords, self.fetch_shadow, outside=1).all():
                 raise Fault("poison", f"bulk tensor load at {coords} reads global bytes that nobody wrote")
-            self.arrived(chunks, tile, bar)
+            self.arrived(granules, tile, bar)
 
         self.submit(Operation(self.unique(), [self.located(land, index)], self.where(index), writes=[chunks]))
+
+    def _tile(self, tmap: Any, dst: int) -> tuple[Array, Array]:
+        """Granule addresses and indices of a tile in shared memory, inside it."""
+        found = self.tiles.get((id(tmap), dst))
+        if found is None:
+            chunks = tma.shared_chunks(tmap, dst)
+            self.check_chunks(chunks, "bulk tensor load")
+            found = self.tiles[id(tmap), dst] = (chunks, chunks >> 4)
+        return found
 
     def located(self, stage: Any, index: int) -> Any:
         def run() -> None:
@@ -191,7 +199,7 @@ class Copies(ThreadCopies, LinearCopies):
     def _tile_writer(self, tmap: Any, coords: tuple[int, ...], reduce: str | None) -> Any:
         def write(tile: Array) -> None:
             tma.store_tile(tmap, coords, tile, self.fetch_writable, reduce)
-            if self.shadowed():
+            if self.shadowed:
                 tma.store_tile(tmap, coords, np.ones_like(tile), self.fetch_shadow)
 
         return write
@@ -200,7 +208,7 @@ class Copies(ThreadCopies, LinearCopies):
         what = self.where(index)
         self.check_chunks(chunks, "bulk store")
         if self.order is not None:
-            self.order.check(thread[0], chunks.reshape(-1), "bulk store")
+            self.order.check(thread[0], chunks.reshape(-1) >> 4, "bulk store")
         held: list[Array] = []
         op = Operation(
             self.unique(),

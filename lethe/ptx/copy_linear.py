@@ -32,7 +32,7 @@ class LinearCopies:
     fetch: Any
     fetch_shadow: Any
     fetch_writable: Any
-    shadowed: Any
+    poisonable: bool
 
     def bulk_load(
         self, index: int, rows: Rows, dst: Array, src: Array, size: Array, bar: Array, mask: Array | None
@@ -48,12 +48,13 @@ class LinearCopies:
         self.check_chunks(chunks, "bulk copy")
         self.sync.mbarrier(bar)
         if self.order is not None:
-            self.order.refill(warp, chunks)
+            self.order.refill(warp, chunks >> 4)
 
         def land() -> None:
-            if self.shadowed() and not self.fetch_shadow(start, n).all():
+            line = self.fetch(start, n).copy()
+            if self.poisonable and not self.fetch_shadow(start, n).all():
                 raise Fault("poison", "bulk copy reads global bytes that nobody wrote")
-            self.arrived(chunks, self.fetch(start, n).copy(), bar)
+            self.arrived(chunks >> 4, line, bar)
 
         self.submit(Operation(self.unique(), [self.located(land, index)], self.where(index), writes=[chunks]))
 

@@ -15,6 +15,7 @@ and S the leading and stride byte offsets, the logical address of a granule is, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -157,6 +158,52 @@ def gather(shared: NDArray[np.uint8], addresses: NDArray[np.int64]) -> NDArray[n
         raise Fault("bounds", f"matrix granule at shared address {last:#x} of {shared.size:#x} bytes")
     whole = shared[: shared.size & ~15].view(np.complex128)
     return whole[addresses >> 4].view(np.uint8)
+
+
+class Operand:
+    """A matrix in shared memory, ready to be read again and again.
+
+    Args:
+        chunks: granule addresses as :func:`granules` gives them.
+        element_bytes, mn_major: of the elements.
+
+    Attributes:
+        chunks: the addresses.
+        at: granule indices, the addresses over 16, in the shape of `chunks`.
+        end: shared address just past the last granule.
+    """
+
+    __slots__ = ("at", "chunks", "element_bytes", "end", "mn_major")
+
+    def __init__(self, chunks: NDArray[np.int64], element_bytes: int, mn_major: bool) -> None:
+        self.chunks, self.element_bytes, self.mn_major = chunks, element_bytes, mn_major
+        self.at = chunks >> 4
+        self.end = int(chunks.max()) + 16
+
+    def read(self, shared: NDArray[np.uint8]) -> NDArray[np.uint16] | NDArray[np.uint32]:
+        """As :func:`read_matrix`."""
+        if self.end > shared.size:
+            return read_matrix(shared, self.chunks, self.element_bytes, self.mn_major)
+        raw = shared[: shared.size & ~15].view(np.complex128).take(self.at)
+        elements = raw.view(np.uint16) if self.element_bytes == 2 else raw.view(np.uint32)
+        return elements.T if self.mn_major else elements
+
+
+class Reads:
+    """Everything that one tensor-core operation reads from shared memory.
+
+    Attributes:
+        chunks: granule addresses of each operand.
+        granules: int64[n], the granule indices of all of them.
+        end: shared address just past the last granule.
+    """
+
+    __slots__ = ("chunks", "end", "granules")
+
+    def __init__(self, operands: Sequence[Operand]) -> None:
+        self.chunks = [o.chunks for o in operands]
+        self.granules = np.concatenate([o.at.reshape(-1) for o in operands])
+        self.end = max(o.end for o in operands)
 
 
 def read_matrix(

@@ -18,7 +18,7 @@ which also covers sums in any order with truncation after every step.  :func:`ac
 from __future__ import annotations
 
 from threading import local
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,13 @@ def decode(bits: NDArray[np.uint16] | NDArray[np.uint32], dtype: str) -> NDArray
     if dtype == "f32":
         return np.ascontiguousarray(bits, np.uint32).view(np.float32)
     raise Fault("unsupported", f"operand type {dtype} is not modelled")
+
+
+def widen(bits: NDArray[np.uint16] | NDArray[np.uint32], dtype: str) -> NDArray[np.float64]:
+    """As :func:`decode`, to fp64 (exact) in one pass."""
+    if dtype == "f16" and bits.dtype == np.uint16:
+        return bits.view(np.float16).astype(np.float64)
+    return decode(bits, dtype).astype(np.float64)
 
 
 def encode_f16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -67,31 +74,46 @@ def join_halves(halves: NDArray[np.uint16]) -> NDArray[np.uint32]:
 
 
 _LOCAL: Final = local()
+_ONE_THREAD: Final = 1 << 18
+"""Multiplications up to which OpenBLAS keeps a product on the calling thread; its helpers spin."""
 
 
-def _scratch(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """One fp64 buffer a shape and thread: fresh pages for every product would cost more than the product."""
-    buffers: dict[tuple[int, ...], NDArray[np.float64]] = _LOCAL.__dict__.setdefault("buffers", {})
-    if shape not in buffers:
-        buffers[shape] = np.empty(shape, np.float64)
-    return buffers[shape]
+def _scratch(shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Two fp64 buffers a shape and thread: fresh pages for every product would cost more than the product."""
+    buffers: dict[tuple[int, ...], Any] = _LOCAL.__dict__.setdefault("buffers", {})
+    found = buffers.get(shape)
+    if found is None:
+        found = buffers[shape] = (np.empty(shape, np.float64), np.empty(shape, np.float64))
+    return found
+
+
+def _product(a: NDArray[np.float64], b: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    """``out = a @ b``, in bands of rows that are small enough for one thread."""
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    bands = 1
+    while m * n * k > bands * _ONE_THREAD and m % (2 * bands) == 0:
+        bands *= 2
+    for low in range(0, m, m // bands):
+        rows = slice(low, low + m // bands)
+        np.matmul(a[..., rows, :], b, out=out[..., rows, :])
 
 
 def multiply_accumulate(
-    a: NDArray[np.float32],
-    b: NDArray[np.float32],
+    a: NDArray[np.float32] | NDArray[np.float64],
+    b: NDArray[np.float32] | NDArray[np.float64],
     c: NDArray[np.float32] | None,
     out: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """``a @ b + c`` by the rule above: fp32[..., m, k], fp32[..., k, n], fp32[..., m, n] or None -> fp32.
 
-    `out` receives the result if given; it may be `c`.
+    `a` and `b` may come as fp64 that holds fp32 values. `out` receives the result if given; it may be `c`.
     """
-    total = _scratch((*a.shape[:-1], b.shape[-1]))
+    total, addend = _scratch((*a.shape[:-1], b.shape[-1]))
     with np.errstate(invalid="ignore", over="ignore"):
-        np.matmul(a.astype(np.float64), b.astype(np.float64), out=total)
+        _product(a.astype(np.float64, copy=False), b.astype(np.float64, copy=False), total)
         if c is not None:
-            np.add(total, c, out=total)
+            np.copyto(addend, c)
+            np.add(total, addend, out=total)
         if out is None:
             return total.astype(np.float32)
         out[...] = total

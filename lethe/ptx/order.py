@@ -18,6 +18,10 @@ _EPOCH_BITS = 24
 _EPOCH = np.uint32((1 << _EPOCH_BITS) - 1)
 MOST_MBARRIERS = 256
 """mbarrier addresses that one CTA may use while ordering is checked."""
+_COLUMN_BITS = 9
+_COLUMN = (1 << _COLUMN_BITS) - 1
+_QUEUE_BITS = 5
+_QUEUE = (1 << _QUEUE_BITS) - 1
 
 Rows = tuple[int, int]
 
@@ -34,13 +38,10 @@ class Order:
         self.warps = warps
         granules = size // 16 + 1
         self.owner = np.zeros(granules * 4, np.uint32)
-        self.fill_column = np.zeros(granules, np.int32)
-        self.fill_phase = np.zeros(granules, np.int64)
-        self.mma_queue = np.zeros(granules, np.int32)
-        self.mma_number = np.zeros(granules, np.int64)
+        self.fill = np.zeros(granules, np.int64)
+        self.used = np.zeros(granules, np.int64)
         self.reads = np.zeros((granules, warps), np.int64)
-        self.tmem_queue = np.zeros(512, np.int32)
-        self.tmem_number = np.zeros(512, np.int64)
+        self.tmem_used = np.zeros(512, np.int64)
         self.tmem_reads = np.zeros((512, warps), np.int64)
         self.tmem_writes = np.zeros((512, warps), np.int64)
         self.start()
@@ -49,10 +50,11 @@ class Order:
         """Nothing touched, nothing ordered."""
         self.clock = np.zeros((self.warps, 2 * self.warps + MOST_MBARRIERS), np.int64)
         np.fill_diagonal(self.clock[:, : self.warps], 1)
-        for array in (self.owner, self.fill_phase, self.mma_number, self.reads, self.tmem_number):
+        for array in (self.owner, self.fill, self.used, self.reads, self.tmem_used):
             array[:] = 0
         self.tmem_reads[:] = 0
         self.tmem_writes[:] = 0
+        self.tmem_settled: set[tuple[int, ...]] = set()
         self.issued = np.zeros(self.warps, np.int64)
         self.low, self.high = self.owner.size, 0
         self.read_low, self.read_high = len(self.reads), 0
@@ -68,11 +70,15 @@ class Order:
 
     def arrive(self, rows: Rows, mask: Array | None, addresses: set[int]) -> None:
         """Warps released their history to mbarrier objects."""
-        active = self.active(rows, mask)
-        history = self.clock[active].max(axis=0)
+        if rows[1] - rows[0] == 1:
+            history = self.clock[rows[0]].copy()
+            self.clock[rows[0], rows[0]] += 1
+        else:
+            active = self.active(rows, mask)
+            history = self.clock[active].max(axis=0)
+            self.clock[active, active] += 1
         for address in addresses:
             self.release(address, history)
-        self.clock[active, active] += 1
 
     def release(self, address: int, history: Array) -> None:
         """Add a history to what a wait on an mbarrier learns."""
@@ -81,8 +87,16 @@ class Order:
 
     def acquire(self, rows: Rows, mask: Array | None, address: int, phases: int = 0) -> None:
         """Warps saw ``phases`` phases of an mbarrier complete."""
-        active = self.active(rows, mask)
         history = self.barriers.get(address)
+        if rows[1] - rows[0] == 1:
+            known = self.clock[rows[0]]
+            if history is not None:
+                np.maximum(known, history, out=known)
+            column = self.column(address)
+            if known[column] < phases:
+                known[column] = phases
+            return
+        active = self.active(rows, mask)
         if history is not None:
             self.clock[active] = np.maximum(self.clock[active], history)
         column = self.column(address)
@@ -102,7 +116,7 @@ class Order:
         self.barriers.pop(address, None)
         if address in self.columns:
             column = self.columns[address]
-            self.fill_phase[self.fill_column == column] = 0
+            self.fill[(self.fill & _COLUMN) == column] = 0
             self.clock[:, column] = 0
 
     @staticmethod
@@ -119,7 +133,7 @@ class Order:
         word = off >> 2
         for k in range(max(1, nbytes // 4)):
             self.owner[word + k] = stamp
-        self.fill_phase[off >> 4] = 0
+        self.fill[off >> 4] = 0
         self.low = min(self.low, int(word.min()))
         self.high = max(self.high, int(word.max()) + max(1, nbytes // 4))
 
@@ -154,42 +168,48 @@ class Order:
         Returns:
             Whether every granule was filled by a bulk load.
         """
-        need = self.fill_phase.take(granule)
-        if not np.logical_or.reduce(need.reshape(-1)):
+        stamps = self.fill.take(granule)
+        flat = stamps.reshape(-1)
+        low, high = int(np.minimum.reduce(flat)), int(np.maximum.reduce(flat))
+        if not high:
             return False
-        column = self.fill_column.take(granule)
+        if low == high and isinstance(warps, int) and low >> _COLUMN_BITS <= self.clock[warps, low & _COLUMN]:
+            return True
+        need, column = stamps >> _COLUMN_BITS, stamps & _COLUMN
         bad = need > (self.clock[warps].take(column) if isinstance(warps, int) else self.clock[warps, column])
         if np.logical_or.reduce(bad.reshape(-1)):
             where = int(np.argmax(bad.reshape(-1)))
             address = int(granule.reshape(-1)[where]) * 16
-            number = int(np.broadcast_to(column, bad.shape).reshape(-1)[where])
+            number = int(column.reshape(-1)[where])
             barrier = next(a for a, c in self.columns.items() if c == number)
             raise Fault(
                 "race",
                 f"{what} at shared address {address:#x} before a wait for phase "
                 f"{int(need.reshape(-1)[where]) - 1} of mbarrier {barrier:#x}, which completes its bulk load",
             )
-        return bool(np.logical_and.reduce(need.reshape(-1)))
+        return low > 0
 
-    def filled(self, chunks: Array, barrier: int, phase: int) -> None:
-        """A bulk load landed; it counts towards ``phase`` of an mbarrier."""
-        granule = chunks.reshape(-1) >> 4
-        self.fill_column[granule] = self.column(barrier)
-        self.fill_phase[granule] = phase + 1
-        self.owner.reshape(-1, 4)[granule] = 0
+    def filled(self, granule: Array, barrier: int, phase: int) -> None:
+        """A bulk load of granules [n] landed; it counts towards ``phase`` of an mbarrier."""
+        self.fill[granule] = (phase + 1) << _COLUMN_BITS | self.column(barrier)
+        if self.low < self.high:
+            self.owner.reshape(-1, 4)[granule] = 0
 
-    def refill(self, warp: int, chunks: Array) -> None:
-        """A bulk load is issued: earlier readers of its destination must be known to be done."""
-        granule = chunks.reshape(-1) >> 4
-        number = self.mma_number[granule]
-        late = number > self.clock[warp, self.warps + self.mma_queue[granule]]
-        if late.any():
-            address = int(granule[int(np.argmax(late))]) * 16
-            raise Fault(
-                "race",
-                f"bulk load refills shared address {address:#x} before the MMA that reads it is known "
-                "complete",
-            )
+    def refill(self, warp: int, granule: Array) -> None:
+        """A bulk load into granules [n] is issued: their earlier readers must be known to be done."""
+        stamps = self.used.take(granule)
+        if int(np.maximum.reduce(stamps)):
+            number = stamps >> _QUEUE_BITS
+            late = number > self.clock[warp].take(self.warps + (stamps & _QUEUE))
+            if np.logical_or.reduce(late):
+                address = int(granule[int(np.argmax(late))]) * 16
+                raise Fault(
+                    "race",
+                    f"bulk load refills shared address {address:#x} before the MMA that reads it is known "
+                    "complete",
+                )
+        if self.read_low >= self.read_high:
+            return
         if int(granule.max()) < self.read_low or int(granule.min()) >= self.read_high:
             return
         behind = self.reads[granule] > self.clock[warp, : self.warps]
@@ -203,45 +223,46 @@ class Order:
             )
 
     # -- asynchronous reads
-    def check(self, warp: int, flat: Array, what: str) -> bool:
+    def check(self, warp: int, granule: Array, what: str) -> bool:
         """An asynchronous read of granules [n] issued by a warp: fills waited for, generic writes published.
 
         Returns:
             Whether bulk loads filled every granule (so that all of it is written).
         """
-        filled = self.after_fill(warp, flat >> 4, what)
+        filled = self.after_fill(warp, granule, what)
         if filled or self.low >= self.high:
             return filled
-        found = self.owner.reshape(-1, 4)[flat >> 4]
+        found = self.owner.reshape(-1, 4)[granule]
         if found.any():
             row = int(np.argmax(found.any(axis=1)))
             stamp = int(found[row][np.argmax(found[row] != 0)])
             raise Fault(
                 "missing-fence",
-                f"{what} reads shared address {int(flat[row]):#x}, written by warp "
+                f"{what} reads shared address {int(granule[row]) * 16:#x}, written by warp "
                 f"{(stamp >> _EPOCH_BITS) - 1} through the generic proxy, and no fence.proxy.async published "
                 "that write",
             )
         return False
 
     # -- tensor cores
-    def mma(
-        self, warp: int, reads: list[Array], written: tuple[int, int], read: tuple[int, int] | None
-    ) -> None:
-        """An operation enters the tensor-core queue of a warp; columns are half-open ranges."""
-        known = self.clock[warp, : self.warps]
-        low, high = written
-        touched = np.maximum(self.tmem_reads[low:high], self.tmem_writes[low:high])
-        self._columns_ordered(touched, known, warp, low, "overwrites")
-        if read is not None:
-            self._columns_ordered(self.tmem_writes[read[0] : read[1]], known, warp, read[0], "reads")
+    def mma(self, warp: int, reads: Array, written: tuple[int, int], read: tuple[int, int] | None) -> None:
+        """An operation that reads granules [n] enters the tensor-core queue of a warp.
+
+        Column ranges are half open. What was found in order stays so until someone touches the columns.
+        """
+        key = (warp, *written, *(read or ()))
+        if key not in self.tmem_settled:
+            known = self.clock[warp, : self.warps]
+            low, high = written
+            touched = np.maximum(self.tmem_reads[low:high], self.tmem_writes[low:high])
+            self._columns_ordered(touched, known, warp, low, "overwrites")
+            if read is not None:
+                self._columns_ordered(self.tmem_writes[read[0] : read[1]], known, warp, read[0], "reads")
+            self.tmem_settled.add(key)
         self.issued[warp] += 1
-        for chunks in reads:
-            granule = chunks.reshape(-1) >> 4
-            self.mma_queue[granule] = warp
-            self.mma_number[granule] = self.issued[warp]
-        self.tmem_queue[low:high] = warp
-        self.tmem_number[low:high] = self.issued[warp]
+        stamp = int(self.issued[warp]) << _QUEUE_BITS | warp
+        self.used[reads] = stamp
+        self.tmem_used[written[0] : written[1]] = stamp
 
     def _columns_ordered(self, touched: Array, known: Array, warp: int, low: int, verb: str) -> None:
         bad = touched > known
@@ -262,7 +283,8 @@ class Order:
 
     def tmem(self, warp: int, low: int, high: int, write: bool) -> None:
         """A warp loads or stores TMEM columns: operations that wrote them must be known complete."""
-        late = self.tmem_number[low:high] > self.clock[warp, self.warps + self.tmem_queue[low:high]]
+        stamps = self.tmem_used[low:high]
+        late = stamps >> _QUEUE_BITS > self.clock[warp, self.warps + (stamps & _QUEUE)]
         if late.any():
             column = low + int(np.argmax(late))
             raise Fault(
@@ -270,5 +292,6 @@ class Order:
                 f"tcgen05.{'st' if write else 'ld'} of TMEM column {column} before a wait for the commit of "
                 "the tensor-core operation that writes it",
             )
+        self.tmem_settled.clear()
         target = self.tmem_writes if write else self.tmem_reads
         target[low:high, warp] = self.clock[warp, warp]

@@ -68,6 +68,7 @@ class Program:
         isa.load_all()
         self.module, self.kernel = module, kernel
         self.instructions = kernel.instructions
+        self.places = [f"line {i.line}: `{i.text}`" for i in self.instructions]
         self.entries = [isa.lookup(i) for i in self.instructions]
         self.variables: dict[str, Variable] = {**module.variables, **kernel.variables}
         self.symbols = set(self.variables) | {p.name for p in kernel.params}
@@ -154,16 +155,8 @@ class Program:
         work = [b.start for b in self.blocks]
         while work:
             start = work.pop()
-            state = entry_state[start]
             block = self.at[start]
-            for i in range(block.start, block.stop):
-                reads, writes, sure, copies = flow[i]
-                if sure and not (copies and reads & ~state):
-                    state |= writes
-                elif copies and not sure:
-                    continue
-                elif copies and reads & ~state:
-                    state &= ~writes
+            state = self._defined_after(block, entry_state[start], flow)
             for target in self.successors(block):
                 merged = entry_state[target] & state
                 if merged != entry_state[target]:
@@ -181,29 +174,53 @@ class Program:
         for o in rest:
             for r in mentioned(o):
                 reads |= bit.get(r.name, 0)
-        return reads, writes, ins.guard is None and index not in self.inside, entry.copies
+        return reads, writes, ins.guard is None, entry.copies
+
+    def _defined_after(
+        self,
+        block: Block,
+        state: int,
+        flow: list[tuple[int, int, bool, bool]],
+        visit: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Registers surely written after a block, of those surely written before it.
+
+        The body of a short branch is straight-line code for the lanes that run it; after it only what all
+        lanes have counts. ``visit`` gets every instruction with the state before it.
+        """
+        outer, end = state, block.start
+        for i in range(block.start, block.stop):
+            if end == i:
+                state &= outer
+            if i in self.hammocks:
+                outer, end = state, self.hammocks[i]
+            reads, writes, sure, copies = flow[i]
+            if visit is not None:
+                visit(i, state)
+            if sure and copies and reads & ~state:
+                state &= ~writes
+            elif sure:
+                state |= writes
+        return state & outer if end == block.stop else state
 
     def _collect(
         self, flow: list[tuple[int, int, bool, bool]], entry_state: dict[int, int], bit: dict[str, int]
     ) -> None:
         names = list(bit)
+
+        def visit(i: int, state: int) -> None:
+            missing = flow[i][0] & ~state
+            guard = self.instructions[i].guard
+            if guard is not None:
+                missing |= bit[guard.reg.name] & ~state
+            if missing:
+                found = {names[k] for k in _bits(missing)}
+                self.suspicious[i] = found
+                for name in found:
+                    self.tracked.setdefault(name, len(self.tracked))
+
         for block in self.blocks:
-            state = entry_state[block.start]
-            for i in range(block.start, block.stop):
-                reads, writes, sure, copies = flow[i]
-                missing = reads & ~state
-                guard = self.instructions[i].guard
-                if guard is not None:
-                    missing |= bit[guard.reg.name] & ~state
-                if missing:
-                    found = {names[k] for k in _bits(missing)}
-                    self.suspicious[i] = found
-                    for name in found:
-                        self.tracked.setdefault(name, len(self.tracked))
-                if sure and not (copies and reads & ~state):
-                    state |= writes
-                elif copies and sure and reads & ~state:
-                    state &= ~writes
+            self._defined_after(block, entry_state[block.start], flow, visit)
         changed = True
         while changed:
             changed = False

@@ -202,8 +202,7 @@ class Residency(BlockEnds):
 
     def place(self, index: int) -> str:
         """Line and text of an instruction."""
-        ins = self.program.instructions[index]
-        return f"line {ins.line}: `{ins.text}`"
+        return self.program.places[index]
 
     # -- stalls
     def time_out(self) -> bool:

@@ -77,10 +77,14 @@ class Engine:
 
     def issue(self, operation: Operation) -> None:
         """Start an operation; early schedules complete it at once."""
-        self.queues.setdefault(operation.queue, deque()).append(operation)
         if self.schedule == EARLY:
-            self.finish(operation)
-        elif self.random is not None:
+            for stage in operation.stages:
+                operation.done += 1
+                stage()
+            self.completed += operation.done
+            return
+        self.queues.setdefault(operation.queue, deque()).append(operation)
+        if self.random is not None:
             while self.queues and self.random.random() < 0.4:
                 self.step()
 

@@ -17,14 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lethe.ptx import numeric
-from lethe.ptx.descriptors import Instruction, gather, granules, instruction, read_matrix, tcgen05_matrix
+from lethe.ptx.descriptors import (
+    Instruction,
+    Operand,
+    Reads,
+    gather,
+    granules,
+    instruction,
+    tcgen05_matrix,
+)
 from lethe.ptx.faults import Fault
 from lethe.ptx.tmem import Region, TensorMemory
 
@@ -71,6 +79,23 @@ class Plan:
     a_region: Region | None
     d_region: Region
     lanes: NDArray[np.int64]
+
+    @cached_property
+    def a_operand(self) -> Operand | None:
+        """A in shared memory."""
+        if self.a_chunks is None:
+            return None
+        return Operand(self.a_chunks, _element_bytes(self.op.a_type), self.op.a_mn)
+
+    @cached_property
+    def b_operand(self) -> Operand:
+        """B."""
+        return Operand(self.b_chunks, _element_bytes(self.op.b_type), self.op.b_mn)
+
+    @cached_property
+    def reads(self) -> Reads:
+        """What is read from shared memory."""
+        return Reads([o for o in (self.a_operand, self.b_operand) if o is not None])
 
 
 def _element_bytes(dtype: str) -> int:
@@ -122,17 +147,16 @@ def plan(kind: str, d_tmem: int, a: int, b_desc: int, idesc: int, *, a_in_tmem: 
     return Plan(op, a_chunks, b_chunks, a_region, _region(lanes, d_tmem & 0xFFFF, op.n), lanes)
 
 
-def _read_a(step: Plan, shared: NDArray[np.uint8], tmem: TensorMemory) -> NDArray[np.float32]:
+def _read_a(step: Plan, shared: NDArray[np.uint8], tmem: TensorMemory) -> NDArray[np.float64]:
     op = step.op
-    if step.a_chunks is not None:
-        bits = read_matrix(shared, step.a_chunks, _element_bytes(op.a_type), op.a_mn)
-        return numeric.decode(bits, op.a_type)
+    if step.a_operand is not None:
+        return numeric.widen(step.a_operand.read(shared), op.a_type)
     assert step.a_region is not None
     tmem.check_region(*step.a_region, "tcgen05.mma: A")
     cells, cols = step.lanes[:, None], np.arange(*step.a_region[2:], dtype=np.int64)[None, :]
     tmem.check_written(cells, cols, "tcgen05.mma: A")
     words = tmem.data[cells, cols]
-    return numeric.decode(words if op.a_type == "tf32" else numeric.split_halves(words), op.a_type)
+    return numeric.widen(words if op.a_type == "tf32" else numeric.split_halves(words), op.a_type)
 
 
 def execute(
@@ -159,7 +183,7 @@ def execute(
         raise Fault("descriptor", f"tcgen05.mma: scale-input-d {scale_d} is not 0..15")
     tmem.check_region(*step.d_region, "tcgen05.mma: D")
     a = _read_a(step, shared, tmem)
-    b = numeric.decode(read_matrix(shared, step.b_chunks, _element_bytes(op.b_type), op.b_mn), op.b_type)
+    b = numeric.widen(step.b_operand.read(shared), op.b_type)
     rows = step.lanes
     if disabled is not None:
         rows, a = rows[~disabled[rows]], a[~disabled[rows]]
@@ -175,7 +199,8 @@ def execute(
         c = _accumulator(tmem.data[target], op.d_type, scale_d) if accumulate else None
         total = numeric.multiply_accumulate(a, b.T, c)
         tmem.data[target] = total.view(np.uint32) if op.d_type == "f32" else numeric.encode_f16(total)
-    tmem.written[target] = True
+    if not accumulate:
+        tmem.written[target] = True
 
 
 def _grid(rows: NDArray[np.int64], col0: int, col1: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -212,6 +237,11 @@ class CpPlan:
     chunks: NDArray[np.int64]
     region: Region
     copies: tuple[tuple[int, int, int], ...]
+
+    @cached_property
+    def reads(self) -> Reads:
+        """What is read from shared memory."""
+        return Reads([Operand(self.chunks, 2, False)])
 
 
 @lru_cache(maxsize=1024)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lethe.ptx import tcgen05, tmem
+from lethe.ptx.descriptors import Reads
 from lethe.ptx.emit import Array
 from lethe.ptx.faults import Fault
 from lethe.ptx.lanes import active
@@ -49,8 +50,7 @@ class Tensor(WarpgroupUnit):
 
     def where(self, index: int) -> str:
         """Line and text of the issuing instruction."""
-        ins = self.cta.program.instructions[index]
-        return f"line {ins.line}: `{ins.text}`"
+        return self.cta.program.places[index]
 
     def stage(self, index: int, func: Any) -> Any:
         def run() -> None:
@@ -138,9 +138,10 @@ class Tensor(WarpgroupUnit):
         for r, lane in active(rows, mask):
             lanes = None
             if disabled:
-                words = np.array([int(w[r, lane]) for w in disabled], np.uint32)
-                if words.any():
-                    lanes = np.unpackbits(words.view(np.uint8), bitorder="little").astype(bool)[:128]
+                words = [int(w[r, lane]) for w in disabled]
+                if any(words):
+                    raw = np.array(words, np.uint32).view(np.uint8)
+                    lanes = np.unpackbits(raw, bitorder="little").astype(bool)[:128]
             step = tcgen05.plan(
                 kind,
                 int(d[r, lane]),
@@ -154,43 +155,41 @@ class Tensor(WarpgroupUnit):
     def _mma(
         self, index: int, warp: int, step: tcgen05.Plan, accumulate: bool, scale: int, lanes: Array | None
     ) -> None:
-        reads = [c for c in (step.a_chunks, step.b_chunks) if c is not None]
+        reads = step.reads
         self.check_reads(warp, reads, "tcgen05.mma")
         if self.order is not None:
             a_columns = step.a_region[2:] if step.a_region is not None else None
-            self.order.mma(warp, reads, step.d_region[2:], a_columns)
+            self.order.mma(warp, reads.granules, step.d_region[2:], a_columns)
         self.memory.check_region(*step.d_region, "tcgen05.mma: D")
 
         def compute() -> None:
             tcgen05.execute(step, self.cta.shared.data, self.memory, accumulate, scale, lanes)
 
         op = Operation(
-            ("tc", warp), [self.stage(index, compute)], self.where(index), reads, tmem=step.d_region
+            ("tc", warp), [self.stage(index, compute)], self.where(index), reads.chunks, tmem=step.d_region
         )
         self.submit(op)
 
-    def check_reads(self, warp: int, reads: list[Array], what: str) -> None:
+    def check_reads(self, warp: int, reads: Reads, what: str) -> None:
         """Operands in shared memory: inside it, waited for, published, written."""
-        for chunks in reads:
-            flat = chunks.reshape(-1)
-            if int(np.maximum.reduce(flat)) + 16 > self.cta.shared.size:
-                self.cta.shared.out_of_bounds(flat, 16, what)
-            filled = self.order is not None and self.order.check(warp, flat, what)
-            if not filled and self.cta.shared.written is not None and not self._arriving(flat):
-                self._written(flat, what)
+        if reads.end > self.cta.shared.size:
+            self.cta.shared.out_of_bounds(reads.granules * 16, 16, what)
+        filled = self.order is not None and self.order.check(warp, reads.granules, what)
+        if not filled and self.cta.shared.written is not None and not self._arriving(reads.granules):
+            self._written(reads.granules, what)
 
-    def _arriving(self, flat: Array) -> bool:
+    def _arriving(self, granules: Array) -> bool:
         """Whether a load in flight fills the granules (then ``watch`` reports the race)."""
-        return self.watch is not None and bool(self.watch.filling[flat >> 4].any())
+        return self.watch is not None and bool(self.watch.filling[granules].any())
 
-    def _written(self, flat: Array, what: str) -> None:
+    def _written(self, granules: Array, what: str) -> None:
         shadow = self.cta.shared.written
         assert shadow is not None
-        flags = shadow.view(np.uint64).reshape(-1, 2).take(flat >> 4, axis=0)
+        flags = shadow.view(np.uint64).reshape(-1, 2).take(granules, axis=0)
         if np.bitwise_and.reduce(flags.reshape(-1)) == 0x0101010101010101:
             return
         bad = (flags != 0x0101010101010101).any(axis=1)
-        address = int(flat[int(np.argmax(bad))])
+        address = int(granules[int(np.argmax(bad))]) * 16
         raise Fault("poison", f"{what} reads shared address {address:#x}, which nobody wrote")
 
     def copy(
@@ -206,9 +205,9 @@ class Tensor(WarpgroupUnit):
         """tcgen05.cp shared -> TMEM."""
         for r, lane in active(rows, mask):
             step = tcgen05.cp_plan(shape, mods, int(taddr[r, lane]), int(desc[r, lane]))
-            self.check_reads(rows[0] + r, [step.chunks], "tcgen05.cp")
+            self.check_reads(rows[0] + r, step.reads, "tcgen05.cp")
             if self.order is not None:
-                self.order.mma(rows[0] + r, [step.chunks], step.region[2:], None)
+                self.order.mma(rows[0] + r, step.reads.granules, step.region[2:], None)
 
             def move(step: tcgen05.CpPlan = step) -> None:
                 tcgen05.cp_execute(step, self.cta.shared.data, self.memory)

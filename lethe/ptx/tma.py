@@ -14,7 +14,6 @@ from itertools import accumulate
 from typing import Final
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from lethe.ptx import numeric, swizzle
@@ -110,12 +109,8 @@ def _window(tmap: TensorMap, coords: Sequence[int], ranges: list[tuple[int, int]
     counts = [high - low for low, high in ranges]
     steps = [p * s for p, s in zip(pitch, tmap.element_strides, strict=True)]
     extent = counts[0] * size + sum((n - 1) * s for n, s in zip(counts[1:], steps[1:], strict=True))
-    return as_strided(
-        fetch(first, extent),
-        shape=(*counts[:0:-1], counts[0] * size),
-        strides=(*steps[:0:-1], 1),
-        writeable=True,
-    )
+    shape, strides = (*counts[:0:-1], counts[0] * size), (*steps[:0:-1], 1)
+    return np.ndarray(shape, np.uint8, fetch(first, extent), 0, strides)
 
 
 def _part(tmap: TensorMap, ranges: list[tuple[int, int]]) -> tuple[slice, ...]:
@@ -142,6 +137,9 @@ def load_tile(tmap: TensorMap, coords: Sequence[int], fetch: Fetch, outside: int
         uint8[box_bytes] in box order, before the swizzle.
     """
     ranges = _inside(tmap, coords)
+    if ranges is not None and all(high - low == n for (low, high), n in zip(ranges, tmap.tile, strict=True)):
+        whole = _window(tmap, coords, ranges, fetch).reshape(-1)
+        return whole if outside is not None else _converted(tmap, whole)
     tile = np.full(_box_shape(tmap), outside or 0, np.uint8)
     if outside is None and tmap.fill == "nan":
         tile = _nan_tile(tmap)

@@ -55,8 +55,7 @@ class WarpgroupUnit:
             in_registers = isinstance(a, tuple)
             a_desc = None if in_registers else int(a[low, 0])  # type: ignore[call-overload]
             step = wgmma.plan(*form, a_desc, int(b[low, 0]), *transposes)
-            reads = [c for c in (step.a_chunks, step.b_chunks) if c is not None]
-            self.check_reads(rows[0] + low, reads, "wgmma.mma_async")
+            self.check_reads(rows[0] + low, step.reads, "wgmma.mma_async")
             use_d = bool(scale_d[low, 0])
 
             def compute(part: slice = part, step: wgmma.Plan = step, use_d: bool = use_d) -> None:
@@ -67,7 +66,9 @@ class WarpgroupUnit:
                     x[part] = acc[:, :, i]
 
             warpgroup = (rows[0] + low) // 4
-            op = Operation(("wgmma", warpgroup), [self.stage(index, compute)], self.where(index), reads)
+            op = Operation(
+                ("wgmma", warpgroup), [self.stage(index, compute)], self.where(index), step.reads.chunks
+            )
             number = len(self.group_ops.setdefault(warpgroup, [[]])) - 1
             self.group_ops[warpgroup][-1].append(op)
             if self.cta.checks:

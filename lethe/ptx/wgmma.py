@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lethe.ptx import fragments, numeric
-from lethe.ptx.descriptors import granules, read_matrix, wgmma_matrix
+from lethe.ptx.descriptors import Operand, Reads, granules, wgmma_matrix
 from lethe.ptx.faults import Fault
 
 _SHAPE: Final = re.compile(r"m64n(\d+)k(\d+)")
@@ -35,6 +35,22 @@ class Plan:
     b_chunks: NDArray[np.int64]
     a_mn: bool
     b_mn: bool
+
+    @cached_property
+    def a_operand(self) -> Operand | None:
+        """A in shared memory."""
+        size = numeric.ELEMENT_BITS[self.ab_type] // 8
+        return None if self.a_chunks is None else Operand(self.a_chunks, size, self.a_mn)
+
+    @cached_property
+    def b_operand(self) -> Operand:
+        """B."""
+        return Operand(self.b_chunks, numeric.ELEMENT_BITS[self.ab_type] // 8, self.b_mn)
+
+    @cached_property
+    def reads(self) -> Reads:
+        """What is read from shared memory."""
+        return Reads([o for o in (self.a_operand, self.b_operand) if o is not None])
 
     @property
     def d_registers(self) -> int:
@@ -111,15 +127,14 @@ def execute(
                 "unsupported",
                 f"wgmma.mma_async: {registers.shape[-1]} registers of {name}, expected {expected}",
             )
-    size = numeric.ELEMENT_BITS[step.ab_type] // 8
-    if step.a_chunks is not None:
-        bits = read_matrix(shared, step.a_chunks, size, step.a_mn)
-        a = numeric.decode(bits, step.ab_type).reshape(4, 16, step.k)
+    a: NDArray[np.float32] | NDArray[np.float64]
+    if step.a_operand is not None:
+        a = numeric.widen(step.a_operand.read(shared), step.ab_type).reshape(4, 16, step.k)
     else:
         assert a_regs is not None
-        index = fragments.a_index(step.k, 8 * size)
+        index = fragments.a_index(step.k, numeric.ELEMENT_BITS[step.ab_type])
         a = fragments.to_matrix(fragments.unpack(a_regs, step.ab_type), index, (16, step.k))
-    b = numeric.decode(read_matrix(shared, step.b_chunks, size, step.b_mn), step.ab_type)
+    b = numeric.widen(step.b_operand.read(shared), step.ab_type)
     if scale_a != scale_b:
         a = -a
     c = fragments.d_to_matrix(fragments.unpack(d, step.d_type), step.n) if scale_d else None
