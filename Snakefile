@@ -181,6 +181,7 @@ rule house_audit:
 include: "rules/evidence.smk"
 include: "rules/campaign.smk"
 include: "rules/kernels.smk"
+include: "rules/ptx.smk"
 
 
 rule pages:

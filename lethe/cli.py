@@ -1,4 +1,4 @@
-"""The command line: verify, gates, audit, merge, replay, show, fetch.
+"""The command line: verify, gates, audit, merge, replay, show, fetch, ptx.
 
 Exit codes: 0 every applicable gate passes (or the command did its work), 1 a contract
 is violated (or a replay differs), 2 usage, 3 could not be judged, 130 interrupted.
@@ -145,6 +145,16 @@ def replay(
             if result.versions:
                 console.print(f"The software differs: {result.versions}.", soft_wrap=True, markup=False)
     raise typer.Exit(OK if result.same else VIOLATED)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def ptx(context: typer.Context) -> None:
+    """Execute, count, disassemble or lint sm_90a and sm_100a PTX on a CPU."""
+    from lethe.ptx.cli import main as run_ptx
+
+    raise typer.Exit(run_ptx(context.args))
 
 
 def gate_ids(given: list[str] | None) -> tuple[str, ...] | None:

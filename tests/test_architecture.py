@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evidence": {"verifier", "kernels", "references", "audit", "provenance"},
     "rl": {"verifier", "kernels", "references", "provenance"},
     "ecg": {"verifier", "kernels", "references", "provenance"},
-    "paper": {"verifier", "audit", "evidence", "provenance", "plotting"},
+    "paper": {"verifier", "audit", "evidence", "provenance", "plotting", "ptx"},
 }
 """Room -> rooms that it may import besides itself. The entry points and notebooks may import every room."""
 
