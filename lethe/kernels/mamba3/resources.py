@@ -1,0 +1,185 @@
+"""What the six kernels need of a GPU, found without one: registers, spills, shared and tensor memory.
+
+Each kernel is compiled by Triton for a target architecture (`triton.compile` with a ``GPUTarget``) at a
+realistic specialisation (bfloat16 in and out, widths and strides divisible by 16), and the PTX is assembled
+once more by the ptxas that Triton bundles, which reports what it used. No driver is touched.
+``python -m lethe.kernels.mamba3.resources`` prints the whole matrix as JSON lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+
+from lethe.kernels.mamba3 import angles, head_backward, head_forward, scan_backward, scan_forward, states
+
+TARGETS = (80, 90, 100, 103, 120)
+WARPS = (2, 4, 8)
+KERNELS = ("C1", "C2", "C3", "C4", "C5", "C6")
+
+SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 103: 227 * 1024, 120: 99 * 1024}
+"""Shared memory that a block may use (CUDA programming guide, technical specifications)."""
+
+TMEM_COLUMNS = 512
+BLOCK_REGISTERS = 65536
+
+STATES, HEAD_STATES, RANK, PAIR_BLOCK = 16, 128, 4, 64
+"""N of the scan kernels; N, R and N/2 of the head kernels (the official defaults)."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """One compiled function of one kernel. Bytes, except registers (a thread) and tensor-memory columns."""
+
+    kernel: str
+    function: str
+    target: str
+    num_warps: int
+    registers: int
+    stack_bytes: int
+    spill_bytes: int
+    """Spill stores and loads a thread, added up."""
+    shared_bytes: int
+    tmem_columns: int
+
+    def exceeds(self) -> list[str]:
+        """Sentences about the limits that this kernel breaks; empty when it fits."""
+        limit = SHARED_BYTES[int(self.target.removeprefix("sm_"))]
+        block = -(-self.registers // 8) * 8 * 32 * self.num_warps
+        checks = (
+            ("registers a thread", self.registers, 255),
+            ("registers a block", block, BLOCK_REGISTERS),
+            ("bytes of shared memory", self.shared_bytes, limit),
+            ("tensor-memory columns", self.tmem_columns, TMEM_COLUMNS),
+        )
+        return [
+            f"{self.function} needs {need} {what} of {have}" for what, need, have in checks if need > have
+        ]
+
+
+def _scan_flags(fused: bool) -> dict[str, Any]:
+    return {"HAS_WEIGHT": False, "SOFTPLUS": fused, "HAS_BIAS": fused, "HAS_CONV": fused, "HAS_D": True,
+            "HAS_Z": fused, "HAS_ENTRY": True, "HAS_EXIT": True, "NB": STATES}  # fmt: skip
+
+
+def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]:
+    """The functions of C1 .. C6 with their compile-time arguments at `warps` warps. KeyError if unknown."""
+    fused = _scan_flags(kernel in ("C5", "C6"))
+    forward = {**fused, "DR": 1, "DL": 32 * warps}
+    backward = {**fused, "DR": 2, "DL": 8 * warps, "SPAN": 4 if kernel == "C6" else 8}
+    head = {"HAS_D": True, "HAS_Z": True, "HAS_ENTRY": True, "HAS_EXIT": True, "MIMO": kernel == "C3",
+            "RANK": RANK if kernel == "C3" else 1, "STEP": 1 if kernel == "C3" else 2,
+            "OFFSET": PAIR_BLOCK if kernel == "C3" else 1, "NB": PAIR_BLOCK, "PB": 16, "SPAN": 8,
+            "ADD": True, "T": 64, "SB": 32, "HAS_BEGIN": True}  # fmt: skip
+    join = {"HAS_RATE": True, "HAS_BEGIN": True, "REVERSE": False, "BY_ROW": False, "GROUP": 64, "BLOCK": 32}
+    table: dict[str, list[tuple[Any, dict[str, Any]]]] = {
+        "C1": [(scan_forward.chunk_state, forward), (states.combine_chunks, join),
+        (scan_forward.scan_output, forward)],
+        "C2": [(scan_backward.chunk_adjoint, forward), (scan_backward.scan_gradient, backward)],
+        "C3": [(head_backward.head_adjoint, head), (head_backward.head_gradient, head),
+               (head_backward.rope_gradient, head), (angles.angle_backward, head)],
+        "C4": [(angles.angle_forward, head), (head_forward.head_chunk, head), (head_forward.head_output,
+        head)],
+        "C5": [(scan_forward.chunk_state, forward), (scan_forward.scan_output, forward)],
+        "C6": [(scan_backward.chunk_adjoint, forward), (scan_backward.scan_gradient, backward),
+               (scan_backward.conv_gradient, {"ROWS": 16, "BLOCK": 64})],
+    }  # fmt: skip
+    return table[kernel]
+
+
+FLOAT32 = {
+    "A_ptr", "D_ptr", "dt_bias_ptr", "conv_ptr", "conv_bias_ptr", "weight_ptr", "skip_ptr", "local_ptr",
+    "total_ptr", "rate_ptr", "begin_ptr", "entry_ptr", "exit_ptr", "end_ptr", "final_ptr", "scratch_ptr",
+    "dweight_ptr", "dskip_ptr", "dA_ptr", "dB_ptr", "dC_ptr", "dD_ptr", "dbias_ptr", "dconv_ptr",
+    "dbegin_ptr",
+    "decay_ptr", "gamma_ptr", "late_ptr", "bias_ptr", "q_bias_ptr", "k_bias_ptr", "cos_ptr", "sin_ptr",
+    "mimo_x_ptr", "mimo_z_ptr", "mimo_o_ptr", "dq_ptr", "dk_ptr", "ddecay_ptr", "dgamma_ptr", "dlate_ptr",
+    "dmimo_ptr", "d_ptr", "draw_ptr", "dcos_ptr", "dsin_ptr",
+}  # fmt: skip
+"""Pointers to parameters, states and sums; every other pointer is bfloat16."""
+
+
+def _compile(function: Any, constants: dict[str, Any], target: int, warps: int) -> Any:
+    from triton.compiler import ASTSource
+
+    names = function.arg_names
+    constexprs = {name: constants[name] for name in names if name in constants}
+    signature, aligned = {}, {}
+    for index, name in enumerate(names):
+        if name in constexprs:
+            signature[name] = "constexpr"
+        elif name.endswith("_ptr"):
+            signature[name] = "*fp32" if name in FLOAT32 else "*bf16"
+            aligned[(index,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "i32"
+            if name in ("width", "n") or re.search(r"_s[blrhg]$", name):
+                aligned[(index,)] = [["tt.divisibility", 16]]
+    source = ASTSource(function, signature, constexprs, aligned)
+    return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps})
+
+
+def _assembled(ptx: str, target: int) -> tuple[int, int, int]:
+    """Registers, stack and spill bytes a thread, from ``ptxas -v``."""
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    match = re.search(r"\.target\s+(\w+)", ptx)
+    name = match[1] if match else f"sm_{target}"
+    # Which of the bundled assemblers knows this PTX version depends on the release of Triton.
+    candidates = [tool for tool in (tools / "ptxas-blackwell", tools / "ptxas") if tool.exists()]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.ptx"
+        file.write_text(ptx)
+        for tool in candidates:
+            command = [str(tool), "-v", f"--gpu-name={name}", str(file), "-o", f"{folder}/kernel.cubin"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                break
+    log = done.stderr + done.stdout
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    used = re.search(r"Used (\d+) registers", log)
+    if frame is None or used is None:
+        raise RuntimeError(f"ptxas reported no resources: {log[:200]}")
+    return int(used[1]), int(frame[1]), int(frame[2]) + int(frame[3])
+
+
+def needs(kernel: str, target: int, warps: int) -> list[Need]:
+    """What each function of `kernel` (``"C1"`` .. ``"C6"``) needs on ``sm_<target>`` with `warps` warps.
+
+    Raises RuntimeError in a process that interprets Triton, KeyError for an unknown kernel.
+    """
+    rows = []
+    for function, constants in specialisations(kernel, warps):
+        if not isinstance(function, triton.runtime.JITFunction):
+            raise RuntimeError("this process interprets Triton; compile in one without TRITON_INTERPRET")
+        compiled = _compile(function, constants, target, warps)
+        registers, stack, spill = _assembled(compiled.asm["ptx"], target)
+        columns = getattr(compiled.metadata, "tmem_size", 0) or 0
+        name = function.fn.__name__
+        shared = compiled.metadata.shared
+        rows.append(Need(kernel, name, f"sm_{target}", warps, registers, stack, spill, shared, columns))
+    return rows
+
+
+def matrix() -> Iterator[Need]:
+    """Every kernel, number of warps and target; a few minutes of one processor."""
+    for kernel in KERNELS:
+        for warps in WARPS:
+            for target in TARGETS:
+                yield from needs(kernel, target, warps)
+
+
+if __name__ == "__main__":
+    for row in matrix():
+        sys.stdout.write(json.dumps(dataclasses.asdict(row) | {"exceeds": row.exceeds()}) + "\n")
+        sys.stdout.flush()

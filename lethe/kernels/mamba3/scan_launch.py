@@ -1,0 +1,250 @@
+"""Launches of the scan kernels: tiles, buffers, the order of the passes. Tensors in, tensors out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from lethe.kernels.mamba3 import scan_backward, scan_forward, states
+from lethe.kernels.mamba3.checks import adjacent
+
+FORWARD_TILE = 512
+"""Elements (channels times states) of a one-warp forward tile: sixteen a thread."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The tensors of one scan as the operators receive them; None leaves an option out.
+
+    u, dt, z, weight, skip [B, L, D]; A [D, N]; B, C [B, L, N]; D, dt_bias, conv_bias [D]; conv_weight
+    [D, K]; initial_state [B, D, N].
+    """
+
+    u: Tensor
+    dt: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor | None
+    z: Tensor | None
+    dt_bias: Tensor | None
+    weight: Tensor | None
+    skip: Tensor | None
+    conv_weight: Tensor | None
+    conv_bias: Tensor | None
+    initial_state: Tensor | None
+    softplus: bool
+
+    def dense(self) -> Operands:
+        """The same with every last axis adjacent; what is indexed without strides is made contiguous."""
+
+        def whole(t: Tensor | None) -> Tensor | None:
+            return None if t is None else t.contiguous()
+
+        return Operands(
+            adjacent(self.u), adjacent(self.dt), self.A.t().contiguous(), adjacent(self.B), adjacent(self.C),
+            whole(self.D), None if self.z is None else adjacent(self.z), whole(self.dt_bias),
+            whole(self.weight),
+            whole(self.skip), whole(self.conv_weight), whole(self.conv_bias),
+            None if self.initial_state is None else self.initial_state.float().transpose(1, 2).contiguous(),
+            self.softplus,
+        )  # fmt: skip
+
+    @property
+    def taps(self) -> int:
+        return 0 if self.conv_weight is None else self.conv_weight.shape[1]
+
+
+def rows(t: Tensor) -> tuple[int, int]:
+    """Strides of the batch and of the token."""
+    return t.stride(0), t.stride(1)
+
+
+def state_block(n: int) -> int:
+    """States a tile holds: the next power of two."""
+    return int(triton.next_power_of_2(n))
+
+
+def forward_lanes(n: int) -> int:
+    """Channels of a forward tile: a full warp for N <= 16, fewer for more states."""
+    return max(2, min(32, FORWARD_TILE // state_block(n)))
+
+
+def serial_tiles(batch: int, width: int, n: int) -> int:
+    """Programs that a serial scan of this shape launches."""
+    return batch * triton.cdiv(width, forward_lanes(n))
+
+
+def combine(
+    local: Tensor,
+    total: Tensor,
+    rate: Tensor | None,
+    begin: Tensor | None,
+    *,
+    reverse: bool,
+    by_row: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Entries [B, NC, ...] and the state after all chunks [B, ...].
+
+    `local` is [B, NC, N, D] with total [B, NC, D] and rate [N, D]; or, by row, [B, NC, H, X] with total
+    [B, NC, H] a log-decay.
+    """
+    batch, chunks = local.shape[:2]
+    size = local[0, 0].numel()
+    entry, end = torch.empty_like(local), torch.empty_like(local[:, 0])
+    group = min(64, max(2, state_block(chunks)))
+    block = max(16, 2048 // group) if local.is_cuda else 64
+    states.combine_chunks[(batch, triton.cdiv(size, block))](
+        local, total, local if rate is None else rate, local if begin is None else begin, entry, end,
+        chunks, total.shape[2], size // total.shape[2], size,
+        HAS_RATE=rate is not None, HAS_BEGIN=begin is not None, REVERSE=reverse, BY_ROW=by_row, GROUP=group,
+        BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    return entry, end
+
+
+def forward(o: Operands, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
+    """y [B, L, D]; the final state [B, N, D] float32; the state each chunk meets [B, NC, N, D], or empty."""
+    o = o.dense()
+    batch, length, width = o.u.shape
+    n = o.A.shape[0]
+    chunks = triton.cdiv(length, chunk)
+    lanes = forward_lanes(n)
+    grid = (batch, triton.cdiv(width, lanes), chunks)
+    f32: dict[str, Any] = {"dtype": torch.float32, "device": o.u.device}
+    flags: dict[str, Any] = {
+        "HAS_WEIGHT": o.weight is not None, "SOFTPLUS": o.softplus, "HAS_BIAS": o.dt_bias is not None,
+        "HAS_CONV": o.conv_weight is not None, "NB": state_block(n), "DR": 1, "DL": lanes,
+        "num_warps": 1,
+    }  # fmt: skip
+    u, none = o.u, o.u
+    entry = o.initial_state
+    if chunks > 1:
+        local = torch.empty(batch, chunks, n, width, **f32)
+        total = torch.empty(batch, chunks, width, **f32)
+        scan_forward.chunk_state[grid](
+            u, o.dt, _or(o.weight, none), o.A, o.B, _or(o.dt_bias, none), _or(o.conv_weight, none),
+            _or(o.conv_bias, none), local, total, *rows(u), *rows(o.dt), *rows(o.B),
+            length, chunk, chunks, width, n, o.taps, **flags,
+        )  # fmt: skip
+        entry, _ = combine(local, total, o.A, o.initial_state, reverse=False)
+    y = torch.empty(batch, length, width, dtype=u.dtype, device=u.device)
+    final = torch.empty(batch, n, width, **f32)
+    z = _or(o.z, none)
+    scan_forward.scan_output[grid](
+        u, o.dt, _or(o.weight, none), _or(o.skip, none), z, o.A, o.B, o.C, _or(o.D, none), _or(o.dt_bias,
+        none),
+        _or(o.conv_weight, none), _or(o.conv_bias, none), _or(entry, none), y, final,
+        *rows(u), *rows(o.dt), *rows(z), *rows(o.B), *rows(o.C), length, chunk, chunks, width, n, o.taps,
+        HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entry is not None, **flags,
+    )  # fmt: skip
+    return y, final, entry if chunks > 1 and entry is not None else torch.empty(0, **f32)
+
+
+def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
+    """A pointer that is never read where an option is absent."""
+    return stand_in if tensor is None else tensor
+
+
+@dataclass(frozen=True)
+class BackwardTile:
+    """Tile of the gradient kernel: DR channels in registers, DL in lanes, SPAN tokens a checkpoint."""
+
+    DR: int
+    DL: int
+    SPAN: int
+    warps: int
+
+
+def backward_tile(n: int, fused: bool) -> BackwardTile:
+    """Eight tokens of carried states fit the registers of the plain scan, four those of the fused block."""
+    block = state_block(n)
+    return BackwardTile(2, 8, 8 if block <= 16 and not fused else 4, max(1, min(8, block // 32)))
+
+
+def backward(o: Operands, dy: Tensor, dfinal: Tensor | None, entry: Tensor, chunk: int) -> dict[str, Tensor]:
+    """Gradients by the names of `Operands`, float32 partial sums already added in a fixed order.
+
+    dfinal [B, N, D] float32 or None; entry as `forward` returned it.
+    """
+    A_dtype, o, dy = o.A.dtype, o.dense(), adjacent(dy)
+    batch, length, width = o.u.shape
+    n = o.A.shape[0]
+    chunks = triton.cdiv(length, chunk)
+    f32: dict[str, Any] = {"dtype": torch.float32, "device": o.u.device}
+    u, none = o.u, o.u
+    z = _or(o.z, none)
+    common: dict[str, Any] = {
+        "SOFTPLUS": o.softplus,
+        "HAS_BIAS": o.dt_bias is not None,
+        "HAS_Z": o.z is not None,
+    }
+    exits = dfinal
+    if chunks > 1:
+        lanes = forward_lanes(n)
+        local = torch.empty(batch, chunks, n, width, **f32)
+        total = torch.empty(batch, chunks, width, **f32)
+        scan_backward.chunk_adjoint[(batch, triton.cdiv(width, lanes), chunks)](
+            dy, o.dt, z, o.A, o.C, _or(o.dt_bias, none), local, total,
+            *rows(dy), *rows(o.dt), *rows(z), *rows(o.C), length, chunk, chunks, width, n,
+            NB=state_block(n), DR=1, DL=lanes, num_warps=1, **common,
+        )  # fmt: skip
+        exits, _ = combine(local, total, o.A, dfinal, reverse=True)
+    entries = entry if chunks > 1 else o.initial_state
+    fused = o.conv_weight is not None
+    tile = backward_tile(n, fused)
+    blocks = triton.cdiv(width, tile.DR * tile.DL)
+    spans = triton.cdiv(chunk, tile.SPAN)
+    like: dict[str, Any] = {"device": u.device}
+    du = torch.empty(batch, length, width, dtype=torch.float32 if fused else u.dtype, **like)
+    ddt = torch.empty(batch, length, width, dtype=o.dt.dtype, **like)
+    dz = torch.empty(batch, length, width, dtype=o.z.dtype, **like) if o.z is not None else du
+    dweight, dskip = (
+        torch.empty(batch, length, width, **f32) if o.weight is not None else du for _ in range(2)
+    )
+    dA = torch.empty(batch * chunks, n, width, **f32)
+    dB, dC = (torch.empty(blocks, batch, length, n, **f32) for _ in range(2))
+    dD, dbias = (torch.empty(batch * chunks, width, **f32) for _ in range(2))
+    dconv = torch.empty(5 if fused else 0, batch * chunks, width, **f32)
+    dbegin = torch.empty(batch, n, width, **f32)
+    scratch = torch.empty(batch, chunks, spans, n, width, **f32)
+    scan_backward.scan_gradient[(batch, blocks, chunks)](
+        dy, u, o.dt, _or(o.weight, none), _or(o.skip, none), z, o.A, o.B, o.C, _or(o.D, none),
+        _or(o.dt_bias, none), _or(o.conv_weight, none), _or(o.conv_bias, none), _or(entries, none),
+        _or(exits, none), scratch, du, ddt, dweight, dskip, dz, dA, dB, dC, dD, dbias, dconv, dbegin,
+        *rows(dy), *rows(u), *rows(o.dt), *rows(z), *rows(o.B), *rows(o.C),
+        length, chunk, chunks, spans, width, n, o.taps,
+        HAS_WEIGHT=o.weight is not None, HAS_CONV=fused, HAS_D=o.D is not None, HAS_ENTRY=entries is not None,
+        HAS_EXIT=exits is not None, NB=state_block(n), DR=tile.DR, DL=tile.DL, SPAN=tile.SPAN,
+        num_warps=tile.warps, **common,
+    )  # fmt: skip
+    g = {
+        "u": du, "dt": ddt, "A": dA.sum(0).t().to(A_dtype), "B": dB.sum(0).to(o.B.dtype),
+        "C": dC.sum(0).to(o.C.dtype), "initial_state": dbegin.transpose(1, 2),
+    }  # fmt: skip
+    if o.D is not None:
+        g["D"] = dD.sum(0).to(o.D.dtype)
+    if o.z is not None:
+        g["z"] = dz
+    if o.dt_bias is not None:
+        g["dt_bias"] = dbias.sum(0).to(o.dt_bias.dtype)
+    if o.weight is not None:
+        g["weight"], g["skip"] = dweight, dskip
+    if o.conv_weight is not None and o.conv_bias is not None:
+        lags = dconv.sum(1)
+        g["conv_weight"] = lags[: o.taps].flip(0).t().to(o.conv_weight.dtype)
+        g["conv_bias"] = lags[4].to(o.conv_bias.dtype)
+        g["u"] = _input_gradient(du, o.conv_weight, u.dtype)
+    return g
+
+
+def _input_gradient(dconv: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    batch, length, width = dconv.shape
+    dx = torch.empty(batch, length, width, dtype=dtype, device=dconv.device)
+    grid = (batch, triton.cdiv(length, 16), triton.cdiv(width, 64))
+    scan_backward.conv_gradient[grid](dconv, weight, dx, length, width, weight.shape[1], ROWS=16, BLOCK=64)
+    return dx

@@ -1,0 +1,66 @@
+"""The compile matrix: all six kernels fit every architecture, found without a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from lethe.kernels.mamba3.plan import choose_plan
+
+pytestmark = pytest.mark.compiles
+
+
+@pytest.fixture(scope="module")
+def resources():
+    from lethe.kernels.mamba3 import resources
+
+    return resources
+
+
+@pytest.mark.parametrize("kernel", ["C1", "C4"])
+def test_a_forward_kernel_fits_a_hopper(resources, kernel):
+    rows = resources.needs(kernel, 90, 4)
+    assert rows and all(row.exceeds() == [] and row.tmem_columns == 0 for row in rows), rows
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kernel", ["C1", "C2", "C3", "C4", "C5", "C6"])
+def test_every_kernel_fits_everywhere(resources, kernel):
+    for target in resources.TARGETS:
+        for warps in resources.WARPS:
+            rows = resources.needs(kernel, target, warps)
+            assert rows and all(row.exceeds() == [] and row.tmem_columns == 0 for row in rows), rows
+
+
+def test_limits_are_held(resources):
+    roomy = resources.Need("C1", "f", "sm_120", 4, 128, 0, 0, 48 * 1024, 0)
+    assert roomy.exceeds() == []
+    assert len(dataclasses.replace(roomy, shared_bytes=100 * 1024).exceeds()) == 1
+    assert len(dataclasses.replace(roomy, tmem_columns=544).exceeds()) == 1
+    assert len(dataclasses.replace(roomy, registers=255, num_warps=16).exceeds()) == 1
+
+
+def test_no_kernel_uses_dot(resources):
+    for kernel in resources.KERNELS:
+        for function, _ in resources.specialisations(kernel, 4):
+            assert "tl.dot" not in function.src and "atomic" not in function.src, function
+
+
+@pytest.mark.parametrize(
+    ("tiles", "length", "mode", "chunks"),
+    [(64, 4096, "chunked", 32), (512, 4096, "serial", 1), (64, 16, "serial", 1), (1, 4096, "chunked", 128)],
+    ids=["few-programs", "enough-programs", "short", "one-program"],
+)
+def test_the_selector(tiles, length, mode, chunks):
+    chosen = choose_plan(tiles, length, 132)
+    assert (chosen.mode, chosen.chunks) == (mode, chunks), chosen
+    assert chosen.chunk * chosen.chunks >= length
+
+
+def test_the_selector_obeys_and_refuses():
+    assert choose_plan(512, 100, 132, mode="chunked", chunk=30).chunks == 4
+    assert choose_plan(1, 100, 132, mode="serial").chunks == 1
+    with pytest.raises(ValueError, match="chunk is 0"):
+        choose_plan(1, 100, 132, chunk=0)

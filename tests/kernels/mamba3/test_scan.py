@@ -1,0 +1,117 @@
+"""C1 and C2 under the interpreter: every mode, rule and faithful dtype, odd sizes on purpose."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.kernels.mamba3.checked import assert_within, scan_errors
+from tests.kernels.mamba3.draws import error, scan_operands
+
+SERIAL, CHUNKED = {"mode": "serial"}, {"mode": "chunked", "chunk": 4}
+MODES = pytest.mark.parametrize("how", [SERIAL, CHUNKED], ids=["serial", "chunked"])
+
+
+@MODES
+@pytest.mark.parametrize("trap", [False, True], ids=["euler", "trapezoidal"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+def test_values_and_gradients(dtype, trap, how):
+    assert_within(scan_errors(scan_operands(1, 9, 19, 5, dtype, trap=trap, state=True), **how), dtype)
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "width", "n"),
+    [(1, 1, 1, 1), (3, 5, 2, 2), (1, 8, 33, 16), (2, 6, 17, 20)],
+    ids=lambda v: str(v),
+)
+def test_ragged_sizes(batch, length, width, n):
+    assert_within(scan_errors(scan_operands(batch, length, width, n), mode="chunked", chunk=4), torch.float32)
+
+
+@pytest.mark.slow
+def test_more_chunks_than_one_group():
+    assert_within(scan_errors(scan_operands(1, 66, 2, 2), mode="chunked", chunk=1), torch.float32)
+
+
+def test_strides_are_honoured():
+    from lethe.kernels.mamba3.scan import selective_scan
+
+    o = scan_operands(2, 5, 6, 3)
+    dense, _ = selective_scan(**o)
+    wide = torch.randn(2, 5, 20)
+    wide[..., 7:13] = o["u"]
+    strided = o | {"u": wide[..., 7:13], "B": o["B"].transpose(1, 2).contiguous().transpose(1, 2)}
+    assert torch.equal(selective_scan(**strided)[0], dense)
+
+
+def test_a_sequence_may_be_cut_in_two():
+    from lethe.kernels.mamba3.scan import selective_scan
+
+    o = scan_operands(1, 9, 5, 3, trap=True)
+    whole, end = selective_scan(**o)
+    timed = ("u", "dt", "B", "C", "trap")
+    head = {k: v[:, :4] if k in timed else v for k, v in o.items()}
+    tail = {k: v[:, 4:] if k in timed else v for k, v in o.items()}
+    first, middle = selective_scan(**head)
+    second, final = selective_scan(**tail, initial_state=middle, previous=(o["u"][:, 3], o["B"][:, 3]))
+    assert error(torch.cat([first, second], 1), whole.double()) < 1e-6
+    assert error(final, end.double()) < 1e-6
+
+
+def test_gate_bias_and_softplus_in_the_scan_itself():
+    from lethe.kernels.mamba3.scan import selective_scan
+
+    o = scan_operands(1, 6, 5, 3)
+    bias, z, raw = torch.randn(5), torch.randn(1, 6, 5), torch.randn(1, 6, 5)
+    got, _ = selective_scan(**(o | {"dt": raw}), z=z, dt_bias=bias, softplus=True)
+    plain, _ = selective_scan(**(o | {"dt": torch.nn.functional.softplus(raw + bias)}))
+    assert error(got, (plain * torch.nn.functional.silu(z)).double()) < 2e-6
+
+
+def test_a_small_step_keeps_its_digits():
+    """softplus(-12) is 6e-6; log(1 + e^v) in float32 would lose two of its digits."""
+    from lethe.kernels.mamba3.scan import selective_scan
+
+    ones = torch.ones(1, 1, 1)
+    y, _ = selective_scan(ones, -12 * ones, -torch.ones(1, 1), ones, ones, softplus=True)
+    assert abs(y.item() / torch.nn.functional.softplus(torch.tensor(-12.0).double()).item() - 1) < 1e-6
+
+
+def test_a_growing_rate_grows_as_the_formula_says():
+    errors = scan_errors(scan_operands(1, 8, 3, 2) | {"A": torch.full((3, 2), 0.3)}, **CHUNKED)
+    assert_within(errors, torch.float32)
+
+
+def test_refusals_name_the_argument():
+    from lethe.kernels.mamba3.scan import selective_scan
+
+    o = scan_operands(2, 5, 6, 3)
+    with pytest.raises(TypeError, match=r"B is torch\.float64"):
+        selective_scan(**(o | {"B": o["B"].double()}))
+    with pytest.raises(ValueError, match=r"A has shape \(1, 3\), expected \(D=6, N=3\)"):
+        selective_scan(**(o | {"A": o["A"][:1]}))
+    with pytest.raises(ValueError, match=r"dt has shape \(2, 5, 1\)"):
+        selective_scan(**(o | {"dt": o["dt"][..., :1]}))
+    with pytest.raises(ValueError, match="C is on meta, u is on cpu"):
+        selective_scan(**(o | {"C": o["C"].to("meta")}))
+    with pytest.raises(ValueError, match="mode is 'fast'"):
+        selective_scan(**o, mode="fast")
+    with pytest.raises(ValueError, match="it needs trap"):
+        selective_scan(**o, previous=(o["u"][:, 0], o["B"][:, 0]))
+
+
+def test_the_operator_is_registered_as_torch_wants_it():
+    from lethe.kernels.mamba3 import scan
+
+    o = scan_operands(1, 4, 3, 2, state=True)
+    args = [o.get(name) for name in scan.FIELDS]
+    args = [a.requires_grad_() if a is not None else None for a in args]
+    torch.library.opcheck(torch.ops.lethe.mamba_scan.default, (*args, False, 2))
+
+
+def test_torch_compile_gives_the_same():
+    from lethe.kernels.mamba3.scan import selective_scan
+
+    o = scan_operands(1, 5, 3, 2)
+    compiled = torch.compile(lambda **k: selective_scan(**k)[0] * 2, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(**o), selective_scan(**o)[0] * 2)
