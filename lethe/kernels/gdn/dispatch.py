@@ -3,7 +3,7 @@
 =============  ===========================================  ==========================================
 backend        what                                         where
 =============  ===========================================  ==========================================
-cute_sm100     tcgen05 / TMEM kernels                       compute capability 10.x
+cute_sm100     tcgen05 / TMEM kernels                       compute capability 10.0
 cute_sm90      wgmma / TMA kernels                          compute capability 9.0
 torch          chunkwise, in float32 or float64             anywhere
 =============  ===========================================  ==========================================
@@ -26,8 +26,8 @@ import torch
 
 from lethe.kernels.gdn.checks import Arguments
 
-CAPABILITY = {"cute_sm100": 10, "cute_sm90": 9}
-"""Native backend -> major compute capability; the kernels use instructions of exactly that architecture."""
+CAPABILITY = {"cute_sm100": (10, 0), "cute_sm90": (9, 0)}
+"""Native backend -> compute capability; sm_100a and sm_90a code runs on exactly that one."""
 
 BACKENDS = (*CAPABILITY, "torch")
 MODES = ("recompute", "save")
@@ -65,9 +65,9 @@ def refusal(backend: str, a: Arguments) -> str:
         return ""
     if a.q.device.type != "cuda":
         return f"q is on {a.q.device}, the kernels need a CUDA device"
-    major, minor = _capability(a.q.device.index)
-    if major != CAPABILITY[backend]:
-        return f"this GPU has compute capability {major}.{minor}, the kernels need {CAPABILITY[backend]}.x"
+    found, needed = _capability(a.q.device.index), CAPABILITY[backend]
+    if found != needed:
+        return "this GPU has compute capability {}.{}, the kernels need {}.{}".format(*found, *needed)
     if backend not in INSTALLED:
         return f"this build has no {_MODULE[backend]} module"
     if a.q.dtype not in (torch.bfloat16, torch.float16):
@@ -93,8 +93,8 @@ def warn_if_slow(choice: Choice, a: Arguments) -> None:
     """Warn when ``auto`` leaves the kernels of this very GPU unused."""
     if choice.asked != "auto" or choice.backend != "torch" or a.q.device.type != "cuda":
         return
-    for name, major in CAPABILITY.items():
-        if name in INSTALLED and _capability(a.q.device.index)[0] == major:
+    for name, needed in CAPABILITY.items():
+        if name in INSTALLED and _capability(a.q.device.index) == needed:
             warnings.warn(f"gated_delta_rule runs in torch: {choice.refusals[name]}", stacklevel=3)
 
 
