@@ -45,6 +45,10 @@ class _Square:
     reference: int
     """Row of the square whose G is subtracted."""
 
+    def name(self, operand: str) -> str:
+        """The diagonal blocks are told apart: their factors are not bounded by 1."""
+        return operand if self.period == 2 else f"{operand}.diagonal"
+
     def rows(self, x: Tensor) -> Tensor:
         """[..., C, d] to [..., b, size, d]: the rows of the squares."""
         return x.unflatten(-2, (-1, self.period, self.size))[..., self.row, :, :]
@@ -90,8 +94,8 @@ def decayed(
     X = x.new_zeros(*x.shape[:-1], x.shape[-2])
     for square in _squares(x.shape[-2], block):
         of_rows, of_columns = _factors(square, G)
-        left = scaled("x", square.rows(x) * of_rows)
-        right = scaled("y", square.columns(y) * of_columns)
+        left = scaled(square.name("x"), square.rows(x) * of_rows)
+        right = scaled(square.name("y"), square.columns(y) * of_columns)
         found = left @ right.mT
         square.blocks(X).copy_(found.tril(below) if square.period == 1 else found)
     return X
@@ -107,9 +111,9 @@ def decayed_adjoint(
     dx, dy = torch.zeros_like(x), torch.zeros_like(y)
     for square in _squares(x.shape[-2], block):
         of_rows, of_columns = _factors(square, G)
-        left = scaled("x", square.rows(x) * of_rows)
-        right = scaled("y", square.columns(y) * of_columns)
-        tile = scaled("dX", square.blocks(dX))
+        left = scaled(square.name("x"), square.rows(x) * of_rows)
+        right = scaled(square.name("y"), square.columns(y) * of_columns)
+        tile = scaled(square.name("dX"), square.blocks(dX))
         square.rows(dx).add_(tile @ right * of_rows)
         square.columns(dy).add_(tile.mT @ left * of_columns)
     return dx, dy

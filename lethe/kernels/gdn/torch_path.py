@@ -2,7 +2,7 @@
 
 It defines what a native backend returns: `forward` gives (o, final state, saved), `backward` a gradient for
 each tensor that is there, both in the dtypes of the inputs. ``saved`` is (A, T, S), what the backward pass
-would otherwise compute again; T is empty where it is the identity.
+would otherwise compute again; T (without its unit diagonal) is empty where it is the identity.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ def backward(a: Arguments, do: Tensor, dfinal: Tensor, saved: Saved) -> dict[str
     at = _cut(a)
     A, T, S = saved
     x = _operands(a, at)
-    c = stages.local(x) if A.numel() == 0 else stages.Local(x, x.g.cumsum(-2), A, T if T.numel() else None)
+    c = (
+        stages.local(x)
+        if A.numel() == 0
+        else stages.Local(x, x.g.cumsum(-2), stages.diagonal(x), A, T if T.numel() else None)
+    )
     prepared = stages.prepare(c)
     if S.numel() == 0:
         S, _ = stages.scan_forward(at, prepared, _initial(a))
