@@ -2,8 +2,8 @@
 
 ``@triton.jit`` decides when it decorates, and other tests need it to compile. So one worker is forked
 after collection: it inherits the collected tests, becomes an interpreter and runs each test by its id. Tests
-marked ``gpu`` or ``compiles`` run in this process as usual. A test may use parameters but no fixtures, and
-imports `lethe.kernels` inside its body.
+marked ``gpu`` or ``compiles``, and those in `NO_TRITON`, run in this process as usual. A test may use
+parameters but no fixtures, and imports `lethe.kernels` inside its body.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 import torch
+
+NO_TRITON = Path(__file__).parent / "gdn"
+"""Tests of kernels that are not Triton's."""
 
 _items: dict[str, pytest.Function] = {}
 _worker: list[Any] = []
@@ -69,7 +72,8 @@ def _serve(pipe: Any) -> None:
 
 
 def _in_this_process(item: pytest.Function) -> bool:
-    return bool(item.get_closest_marker("gpu") or item.get_closest_marker("compiles"))
+    marked = item.get_closest_marker("gpu") or item.get_closest_marker("compiles")
+    return bool(marked) or item.path.is_relative_to(NO_TRITON)
 
 
 def _start() -> None:

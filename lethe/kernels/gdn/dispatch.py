@@ -1,0 +1,103 @@
+"""Which backend runs a call, and why: one rule, visible through `explain`, never a silent fallback.
+
+=============  ===========================================  ==========================================
+backend        what                                         where
+=============  ===========================================  ==========================================
+cute_sm100     tcgen05 / TMEM kernels                       compute capability 10.0
+cute_sm90      wgmma / TMA kernels                          compute capability 9.0
+torch          chunkwise, in float32 or float64             anywhere
+=============  ===========================================  ==========================================
+
+A backend that is asked for by name runs or raises. ``auto`` takes the first one that does not refuse; if a
+GPU has native kernels but they refuse the arguments, ``auto`` warns with the reason before it takes torch.
+A backend is a module of this package with ``forward(arguments, save)`` and ``backward(arguments, do, dfinal,
+saved)`` as in `torch_path`; one that is not installed is refused with that reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+
+from lethe.kernels.gdn.checks import Arguments
+
+CAPABILITY = {"cute_sm100": (10, 0), "cute_sm90": (9, 0)}
+"""Native backend -> compute capability; sm_100a and sm_90a code runs on exactly that one."""
+
+BACKENDS = (*CAPABILITY, "torch")
+MODES = ("recompute", "save")
+SIZES = (64, 128)
+"""d_k and d_v that the native kernels are compiled for."""
+
+_MODULE = {"torch": "torch_path", **{name: name for name in CAPABILITY}}
+INSTALLED = frozenset(b for b, m in _MODULE.items() if find_spec(f"{__package__}.{m}") is not None)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend of a call, and what spoke against the others."""
+
+    backend: str
+    asked: str
+    refusals: dict[str, str]
+    """Backend -> the sentence why it cannot run this call."""
+
+    def __str__(self) -> str:
+        because = "it was asked for" if self.asked == self.backend else "it is the first that can"
+        return "\n".join(
+            [f"{self.backend}: {because}", *(f"not {name}: {why}" for name, why in self.refusals.items())]
+        )
+
+
+@torch.compiler.assume_constant_result
+def _capability(index: int | None) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
+
+
+def refusal(backend: str, a: Arguments) -> str:
+    """Why `backend` cannot run this call, or an empty string."""
+    if backend == "torch":
+        return ""
+    if a.q.device.type != "cuda":
+        return f"q is on {a.q.device}, the kernels need a CUDA device"
+    found, needed = _capability(a.q.device.index), CAPABILITY[backend]
+    if found != needed:
+        return "this GPU has compute capability {}.{}, the kernels need {}.{}".format(*found, *needed)
+    if backend not in INSTALLED:
+        return f"this build has no {_MODULE[backend]} module"
+    if a.q.dtype not in (torch.bfloat16, torch.float16):
+        return f"q is {a.q.dtype}, the kernels take bfloat16 or float16"
+    for name, size in (("d_k", a.q.shape[3]), ("d_v", a.v.shape[3])):
+        if size not in SIZES:
+            return f"{name} is {size}, the kernels are compiled for {' and '.join(map(str, SIZES))}"
+    return ""
+
+
+def choose(a: Arguments, backend: str) -> Choice:
+    """Raises ValueError for an unknown backend, or for one that was asked for and refuses."""
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(f"backend is {backend!r}; choose auto, {', '.join(BACKENDS)}")
+    refusals = {name: why for name in BACKENDS if (why := refusal(name, a))}
+    if backend in refusals:
+        raise ValueError(f"backend={backend!r} cannot run this call: {refusals[backend]}")
+    chosen = backend if backend != "auto" else next(name for name in BACKENDS if name not in refusals)
+    return Choice(chosen, backend, refusals)
+
+
+def warn_if_slow(choice: Choice, a: Arguments) -> None:
+    """Warn when ``auto`` leaves the kernels of this very GPU unused."""
+    if choice.asked != "auto" or choice.backend != "torch" or a.q.device.type != "cuda":
+        return
+    for name, needed in CAPABILITY.items():
+        if name in INSTALLED and _capability(a.q.device.index) == needed:
+            warnings.warn(f"gated_delta_rule runs in torch: {choice.refusals[name]}", stacklevel=3)
+
+
+def module(backend: str) -> ModuleType:
+    """The module that runs it."""
+    return importlib.import_module(f"{__package__}.{_MODULE[backend]}")

@@ -1,0 +1,141 @@
+"""`gated_delta_rule`: checked, dispatched, differentiable once, opaque to torch.compile.
+
+Forward and backward are the custom operators ``lethe::gated_delta_rule`` and
+``lethe::gated_delta_rule_backward``; the backend is an argument of both, chosen before they are called, so
+that a compiled or captured program keeps the one it was traced with.
+"""
+
+import torch
+from torch import Tensor
+
+from lethe.kernels.gdn import dispatch
+from lethe.kernels.gdn.checks import TENSORS, Arguments, check, contiguous
+from lethe.kernels.gdn.chunks import CHUNK, slot_count
+from lethe.kernels.gdn.dispatch import MODES, Choice
+
+
+@torch.library.custom_op("lethe::gated_delta_rule", mutates_args=())
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, b: Tensor | None, w: Tensor | None,
+    initial_state: Tensor | None, cu_seqlens: Tensor | None, scale: float, backend: str, save: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    a = contiguous(Arguments(q, k, v, g, b, w, initial_state, cu_seqlens, scale))
+    o, final, saved = dispatch.module(backend).forward(a, save)
+    return o, final, *saved
+
+
+@_forward.register_fake
+def _(q, k, v, g, b, w, initial_state, cu_seqlens, scale, backend, save):
+    a = Arguments(q, k, v, g, b, w, initial_state, cu_seqlens, scale)
+    compute = {"dtype": a.compute_dtype}
+    kept = compute if backend == "torch" else {}
+    slots = slot_count(q.shape[0], q.shape[1], None if cu_seqlens is None else cu_seqlens.shape[0] - 1)
+    square = (slots, q.shape[2], CHUNK, CHUNK)
+    shapes = (square, (0,) if b is None else square, (slots, *a.state_shape[1:]))
+    saved = [q.new_empty(shape if save else (0,), **kept) for shape in shapes]
+    return torch.empty_like(v).contiguous(), q.new_empty(a.state_shape, **compute), *saved
+
+
+@torch.library.custom_op("lethe::gated_delta_rule_backward", mutates_args=())
+def _backward(
+    do: Tensor, dfinal: Tensor, A: Tensor, T: Tensor, S: Tensor, q: Tensor, k: Tensor, v: Tensor,
+    g: Tensor | None, b: Tensor | None, w: Tensor | None, initial_state: Tensor | None,
+    cu_seqlens: Tensor | None, scale: float, backend: str,
+) -> list[Tensor]:  # fmt: skip
+    a = contiguous(Arguments(q, k, v, g, b, w, initial_state, cu_seqlens, scale))
+    found = dispatch.module(backend).backward(a, do.contiguous(), dfinal.contiguous(), (A, T, S))
+    return [found[name].contiguous() if name in found else q.new_empty(0) for name in TENSORS[:-1]]
+
+
+@_backward.register_fake
+def _(do, dfinal, A, T, S, q, k, v, g, b, w, initial_state, cu_seqlens, scale, backend):
+    tensors = (q, k, v, g, b, w, initial_state)
+    return [
+        q.new_empty(0) if t is None else torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in tensors
+    ]
+
+
+def _save(ctx, inputs, output) -> None:
+    *tensors, ctx.scale, ctx.backend, _ = inputs
+    ctx.save_for_backward(*output[2:], *tensors)
+    ctx.set_materialize_grads(True)
+
+
+def _adjoint(ctx, do, dfinal, *_of_saved):
+    A, T, S, *tensors = ctx.saved_tensors
+    found = _backward(do, dfinal, A, T, S, *tensors, ctx.scale, ctx.backend)
+    pairs = zip(tensors[:-1], found, strict=True)
+    return *(None if t is None else d for t, d in pairs), None, None, None, None
+
+
+def _no_second(ctx, *_grads):
+    raise NotImplementedError(
+        "gated_delta_rule can be differentiated once; its gradients have no derivative (create_graph=True)"
+    )
+
+
+_forward.register_autograd(_adjoint, setup_context=_save)
+_backward.register_autograd(_no_second)
+
+
+def gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    beta: Tensor | None = None,
+    w: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+    backend: str = "auto",
+    mode: str = "recompute",
+) -> tuple[Tensor, Tensor | None]:
+    """``S_t = (I - k_t (b_t*k_t)^T) Diag(e^{g_t}) S_{t-1} + k_t (w_t*v_t)^T``, ``o_t = scale S_t^T q_t``.
+
+    Args:
+        q, k: [B, L, H, dk]; v: [B, L, H, dv]; one dtype, bfloat16, float16, float32 or float64. Keys are
+            taken as they are: normalise them first (|b k.k| < 2 keeps the state bounded).
+        g: natural-log decay, at most 0, [B, L, H, dk] or [B, L, H], float32 (float64 with float64); None is
+            0. A decay to zero (g = -inf) is out of scope; NaN gives NaN from its chunk on.
+        beta: erase gate b, [B, L, H, dk] or [B, L, H], in the dtype of q or float32; None is 0 (no erasure).
+        w: write gate, [B, L, H, dv] or [B, L, H]; None is beta where beta is one number a head, 1 without
+            beta.
+        scale: dk**-0.5 if None. initial_state: [N, H, dk, dv], float32 (float64 with float64); None is 0.
+        cu_seqlens: [N + 1] int32 or int64, first tokens of N sequences packed in B = 1, then L; some may be
+            empty. Without it N = B.
+        backend: ``auto``, ``cute_sm100``, ``cute_sm90`` or ``torch``; see `explain`.
+        mode: ``recompute`` keeps nothing but the inputs for the backward pass, ``save`` also A, T and states.
+
+    Returns: o [B, L, H, dv] in the dtype of v; the final states [N, H, dk, dv], or None.
+
+    Raises: TypeError for a dtype; ValueError for a shape, device, mode, or a backend that cannot run the
+    call; NotImplementedError when a gradient is differentiated again. Each names the argument.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode is {mode!r}; choose {' or '.join(MODES)}")
+    a = check(q, k, v, g, beta, w, scale, initial_state, cu_seqlens)
+    choice = dispatch.choose(a, backend)
+    dispatch.warn_if_slow(choice, a)
+    tensors = (getattr(a, name) for name in TENSORS)
+    o, final, *_ = _forward(*tensors, a.scale, choice.backend, mode == "save")
+    return o, final if output_final_state else None
+
+
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    beta: Tensor | None = None,
+    w: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    backend: str = "auto",
+) -> Choice:
+    """The backend that `gated_delta_rule` would take for these arguments, and why not another; print it."""
+    return dispatch.choose(check(q, k, v, g, beta, w, scale, initial_state, cu_seqlens), backend)
