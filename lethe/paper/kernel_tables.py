@@ -32,9 +32,9 @@ KINDS = {
 
 def missing(record: Measurement | None, columns: Sequence[str]) -> pd.DataFrame | None:
     """A table of one row that says so, where there is no record."""
-    return (
-        None if record is not None else pd.DataFrame([[MISSING] + [""] * (len(columns) - 1)], columns=columns)
-    )
+    if record is not None:
+        return None
+    return pd.DataFrame([[MISSING] + [""] * (len(columns) - 1)], columns=list(columns))
 
 
 # --- the control --------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def matrix(record: Measurement | None) -> pd.DataFrame:
     for (kernel, warps), part in df.groupby(["kernel", "num_warps"]):
         fits = "everywhere" if not any(part["exceeds"]) else "; ".join(s for e in part["exceeds"] for s in e)
         worst = [int(part[c].max()) for c in ("registers", "spill_bytes", "shared_bytes", "tmem_columns")]
-        rows.append([kernel, int(warps), int(part["function"].nunique()), *worst, fits])
+        rows.append([kernel, int(str(warps)), int(part["function"].nunique()), *worst, fits])
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -119,7 +119,7 @@ def columns_by_version(rows: Sequence[dict[str, Any]], target: str) -> pd.DataFr
     df = pd.DataFrame([r for r in rows if r["target"] == target])
     if df.empty:
         return pd.DataFrame([[MISSING]], columns=["triton"])
-    df["refused"] = [issue_904.refused(r) for r in df.to_dict("records")]
+    df["refused"] = [issue_904.refused({str(k): v for k, v in r.items()}) for r in df.to_dict("records")]
     out = []
     for version in sorted(df["triton"].unique(), key=lambda v: [int(p) for p in v.split(".")[:3]]):
         row: dict[str, Any] = {"triton": version}
