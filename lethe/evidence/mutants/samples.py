@@ -3,7 +3,8 @@
 Sizes are drawn at random up to several tiles, with powers of two and their neighbours among them; values
 are the reference's own draws, every structured kind of `lethe.verifier.inputs`, random bit patterns (all
 of float32: NaN, infinities, subnormals, both ends of the range), single non-finites at random places, and
-other memory layouts. Seeds, sizes and places are this module's own.
+other memory layouts. Last come every remainder that a tile of twelve or less can leave, on both sides of a
+tile of 128, and more rows than 16 bits count. Seeds, sizes and places are this module's own.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ CORNERS = ((17, 241), (3, 683), (25, 41), (1025, 3), (65, 1025))
 """What the last two axes become, all others 1: the product is one more than 2^12, 2^11 and 2^10, then
 the first is above a tile of 1024, then the product is above 2^16."""
 CORNER_COST = 1 << 20
+ADJACENT = range(120, 132)
+"""What each of the largest axes becomes in turn."""
+ADJACENT_AXES = 3
+TALL = 33_001
+"""What the first dimension becomes, the others 1 or 2: beyond what a signed 16-bit index holds."""
 EVERY_SIZE = ("normal", "bits", "normal", "finite_bits", "negative", "nan")
 """Kinds drawn at each size; the first sizes get every other kind too."""
 ALL_KINDS = 2
@@ -74,6 +80,8 @@ class Sample:
     """Whether gradients are asked for too."""
     other: list[Any] | None = None
     """Inputs of a later call, after which the first result is read again; the first call is repeated then."""
+    tall: bool = False
+    """Whether an interpreter may take longer than its limit, which then says nothing."""
 
 
 def sizes_of(problem: Problem) -> list[dict[str, int]]:
@@ -105,6 +113,38 @@ def sizes_of(problem: Problem) -> list[dict[str, int]]:
             break
         large = {rng.randrange(len(model.axes)) for _ in range(2)}
         add([_random(rng, axis, i in large) for i, axis in enumerate(model.axes)], COST)
+    return found
+
+
+def adjacent_sizes(problem: Problem) -> list[dict[str, int]]:
+    """`ADJACENT` for one axis after another, all others as small as is legal; then `TALL`."""
+    from lethe.verifier.axes import size_model
+    from lethe.verifier.problem import ProblemError
+
+    model = size_model(problem)
+    found: list[dict[str, int]] = []
+
+    def add(wanted: Axis, value: int, others: int) -> bool:
+        sizes = {
+            n: v
+            for axis in model.axes
+            for v in [next(axis.near(value if axis is wanted else others))]
+            for n in axis.names
+        }
+        try:
+            legal = sizes not in found and model.prober.run(sizes, CORNER_COST).cost <= CORNER_COST
+        except ProblemError:
+            return False
+        found.extend([sizes] if legal else [])
+        return legal
+
+    for axis in sorted(model.axes, key=lambda a: -a.value)[:ADJACENT_AXES]:
+        for value in ADJACENT:
+            add(axis, value, 3)
+    leading = [a for a in model.axes if (0, 0) in a.moves]
+    for axis in leading[:1]:
+        if not add(axis, TALL, 2):
+            add(axis, TALL, 1)
     return found
 
 
@@ -146,6 +186,10 @@ def samples(problem: Problem) -> Iterator[Sample]:
             for name, laid_out in layouts(own):
                 yield Sample(f"{label}:layout:{name}", at, laid_out)
             yield Sample(f"{label}:repeated", at, own, other=instance.draw(SEED + 1000 * n + 501))
+    for n, at in enumerate(adjacent_sizes(problem)):
+        tall = max(at.values()) >= TALL - 1
+        drawn = instantiate(problem, at, seed=0).draw(SEED - 1 - n)
+        yield Sample(f"{'tall' if tall else 'adjacent'}{n}", at, drawn, tall=tall)
 
 
 def _draw(instance: Instance, kind: str, seed: int) -> list[Any] | None:
