@@ -151,7 +151,7 @@ def chunk_backward(
 
 
 def _chunk_adjoint(c: Chunk, do: Tensor, D: Tensor, scale: float) -> tuple[dict[str, Tensor], Tensor]:
-    """Gradients of one chunk [H, C, d], and the adjoint of its entering state from the leaving one's."""
+    """Gradients of one chunk [H, C, d], and the adjoint of the state it started from."""
     W = c.T @ c.Ph
     dN = c.A.mT @ do + c.Kt @ D
     before = c.Gam.exp()[..., None] * D + scale * (c.q * c.G.exp()).mT @ do - W.mT @ dN

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lethe.evidence.gdn_precision import Case, draw, emulate, errors, oracle, table
+from lethe import provenance
+from lethe.evidence.gdn_precision import RECORD, Case, draw, emulate, errors, oracle, table
 from lethe.kernels.gdn import cost
 from lethe.kernels.gdn.precision import CHOSEN, PINS, PLANS, ROUNDOFF, power_for, round_to
 
@@ -104,3 +105,11 @@ def test_a_table_has_every_plan_and_marks_what_is_not_finite():
     assert set(found) == {plan.name for plan in PLANS}
     assert found["fp16"]["k"] is None and not found["fp16"]["holds"]
     assert found["bf16"]["worst"] == 4e-3 and found["bf16"]["holds"]
+
+
+def test_the_record_says_that_the_chosen_plan_is_the_cheapest_that_holds():
+    """Cheapest in what bounds the kernels: bytes between stages first, products second."""
+    samples = provenance.load(RECORD).samples
+    for io in PINS:
+        holding = [r for r in table(samples, io) if r["holds"] and r["plan"] != "fp16"]
+        assert min(holding, key=lambda r: (r["handed"], r["mmac"]))["plan"] == CHOSEN.name
