@@ -41,6 +41,7 @@ def record(lines: Path, measured: Path = provenance.ROOT / "data" / "measured") 
         },
         script="lethe/kernels/mamba3/resources.py",
         on=provenance.device("cpu"),
+        command="python -m lethe.kernels.mamba3.resources",
         units={"stack_bytes": "B", "spill_bytes": "B", "shared_bytes": "B"},
     )  # fmt: skip
     return path

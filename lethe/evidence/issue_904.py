@@ -114,7 +114,7 @@ def compile_space(root: Path, target: int) -> Iterator[Row]:
 
 
 def _described(kernel: Any, target: int, log: str) -> Row:
-    from lethe.kernels.mamba3.resources import assembled, reported
+    from lethe.kernels.ptxas import assembled, reported
     from lethe.verifier.executors.resources import KernelResource, exceeded
 
     meta, ptx = kernel.metadata, kernel.asm["ptx"]
@@ -221,6 +221,7 @@ def record(files: Iterable[Path], measured: Path = provenance.ROOT / "data" / "m
         parameters={"mamba-ssm": official.VERSION, "sha256": official.SHA256, "dtype": "bfloat16", **SHAPE},
         script="lethe/evidence/issue_904.py",
         on=provenance.device("cpu"),
+        command="python -m lethe.evidence.issue_904 --record",
         units={"seconds": "s", "shared_bytes": "B", "stack_bytes": "B", "spill_bytes": "B"},
     )
     return path

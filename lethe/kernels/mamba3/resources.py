@@ -14,18 +14,16 @@ import dataclasses
 import io
 import json
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
 
 from lethe.kernels.mamba3 import angles, head_backward, head_forward, scan_backward, scan_forward, states
+from lethe.kernels.ptxas import assembled, reported
 
 TARGETS = (80, 90, 100, 103, 120)
 WARPS = (2, 4, 8)
@@ -133,36 +131,6 @@ def _compile(function: Any, constants: dict[str, Any], target: int, warps: int) 
     triton.knobs.nvidia.dump_ptxas_log = True
     source = ASTSource(function, signature, constexprs, aligned)
     return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps})
-
-
-def assembled(ptx: str, target: int) -> tuple[int, int, int]:
-    """Registers, stack and spill bytes a thread, from ``ptxas -v`` on the PTX of a compiled kernel."""
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    match = re.search(r"\.target\s+(\w+)", ptx)
-    name = match[1] if match else f"sm_{target}"
-    # Which of the bundled assemblers knows this PTX version depends on the release of Triton.
-    candidates = [tool for tool in (tools / "ptxas-blackwell", tools / "ptxas") if tool.exists()]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.ptx"
-        file.write_text(ptx)
-        for tool in candidates:
-            command = [str(tool), "-v", f"--gpu-name={name}", str(file), "-o", f"{folder}/kernel.cubin"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                break
-    found = reported(done.stderr + done.stdout)
-    if found is None:
-        raise RuntimeError(f"ptxas reported no resources: {(done.stderr + done.stdout)[:200]}")
-    return found
-
-
-def reported(log: str) -> tuple[int, int, int] | None:
-    """Registers, stack and spill bytes in a log of ``ptxas -v``; None when there are none in it."""
-    frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    used = re.search(r"Used (\d+) registers", log)
-    if frame is None or used is None:
-        return None
-    return int(used[1]), int(frame[1]), int(frame[2]) + int(frame[3])
 
 
 def needs(kernel: str, target: int, warps: int) -> list[Need]:
