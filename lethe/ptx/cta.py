@@ -84,6 +84,7 @@ class CTA:
         }
         self.thread = np.arange(self.warps * 32).reshape(self.warps, 32)
         self._bound: dict[tuple[Spec, Rows], Any] = {}
+        self._viewed: dict[tuple[str, str], Array] = {}
         self._special: dict[tuple[str, str], Array] = {}
         self.index = (0, 0, 0)
         self.units: dict[str, Any] = {}
@@ -164,7 +165,13 @@ class CTA:
     def view(self, name: str, view: str, rows: Rows) -> Array:
         """A register of a run of warps in some view; narrower views see the low part."""
         key, slot = self.program.storage[name]
-        array = self.registers[key][slot, rows[0] : rows[1]]
+        whole = self._viewed.get((key, view))
+        if whole is None:
+            whole = self._viewed[key, view] = self._view_all(name, key, view)
+        return whole[slot, rows[0] : rows[1]]
+
+    def _view_all(self, name: str, key: str, view: str) -> Array:
+        array = self.registers[key]
         dtype, lanes = VIEWS[view]
         if key == "?" or dtype == "?":
             if (key == "?") != (dtype == "?"):
@@ -175,7 +182,7 @@ class CTA:
         if have == want:
             return array.view(dtype)
         if have > want and lanes == 1:
-            return array.view(dtype)[:, :: have // want]
+            return array.view(dtype)[:, :, :: have // want]
         raise TypeError(f"register {name} is too narrow for .{view}")
 
     def _constant(self, bits: int, view: str, shape: tuple[int, int]) -> Array:

@@ -80,14 +80,14 @@ class Window:
         return found
 
     # -- checks
-    def offsets(self, addr: Array, nbytes: int, verb: str) -> Array:
-        """Byte offsets of the given addresses after bounds and alignment checks."""
+    def offsets(self, addr: Array, nbytes: int, verb: str, inside: bool = False) -> Array:
+        """Byte offsets of the given addresses after bounds (unless known ``inside``) and alignment checks."""
         off = addr.astype(np.int64)
         if self.base:
             off -= self.base
         if off.size:
             flat = off.reshape(-1)
-            if _least(flat) < self.first or _most(flat) + nbytes > self.size:
+            if not inside and (_least(flat) < self.first or _most(flat) + nbytes > self.size):
                 self.out_of_bounds(off, nbytes, verb)
             if nbytes > 1 and (int(_any_bit(flat)) + self.base) & (nbytes - 1):
                 self.misaligned(flat, nbytes, verb)
@@ -125,7 +125,13 @@ class Window:
 
     # -- vector accesses
     def load(
-        self, addr: Array, mask: Array | None, dtype: str, count: int, dsts: Sequence[Array | None]
+        self,
+        addr: Array,
+        mask: Array | None,
+        dtype: str,
+        count: int,
+        dsts: Sequence[Array | None],
+        inside: bool = False,
     ) -> None:
         """Load ``count`` consecutive elements per lane into ``dsts`` (None drops an element)."""
         if mask is not None:
@@ -134,7 +140,7 @@ class Window:
                 return
         kind = np.dtype(dtype)
         width = kind.itemsize
-        off = self.offsets(addr, width * count, "load")
+        off = self.offsets(addr, width * count, "load", inside)
         values = self.fetch(off, width, count, mask).view(kind)
         for i, dst in enumerate(dsts):
             if dst is not None:
@@ -165,7 +171,15 @@ class Window:
             self.poisoned(off, width * count)
         return data.take(index, axis=0)
 
-    def store(self, addr: Array, mask: Array | None, dtype: str, count: int, srcs: Sequence[Array]) -> None:
+    def store(
+        self,
+        addr: Array,
+        mask: Array | None,
+        dtype: str,
+        count: int,
+        srcs: Sequence[Array],
+        inside: bool = False,
+    ) -> None:
         """Store ``count`` consecutive elements per lane; lanes that collide resolve in lane order."""
         if not self.writable:
             raise Fault("bounds", f"store to read-only {self.name}")
@@ -175,7 +189,7 @@ class Window:
                 return
             srcs = [s[mask] for s in srcs]
         width = np.dtype(dtype).itemsize
-        off = self.offsets(addr, width * count, "store")
+        off = self.offsets(addr, width * count, "store", inside)
         values = [s.astype(_UNSIGNED[width], copy=False) for s in srcs]
         self.put(off, width, values, mask)
 
@@ -193,7 +207,13 @@ class Window:
             return
         data, shadow, full = self.rows(width, count)
         index = off >> ((width * count).bit_length() - 1)
-        data[index] = values[0] if count == 1 else np.stack(values, axis=-1)
+        if count == 1:
+            data[index] = values[0]
+        else:
+            together = np.empty((*index.shape, count), data.dtype)
+            for i, value in enumerate(values):
+                together[..., i] = value
+            data[index] = together
         if shadow is not None:
             shadow[index] = full
 
@@ -297,7 +317,7 @@ class GlobalMemory:
         nbytes = np.dtype(dtype).itemsize * count
         found = self._by_window(active, nbytes, "load")
         if found is not None:
-            found.load(addr, mask, dtype, count, dsts)
+            found.load(addr, mask, dtype, count, dsts, True)
             return
         for window, part in self._split(addr, mask, nbytes, "load"):
             window.load(addr, part, dtype, count, dsts)
@@ -310,7 +330,7 @@ class GlobalMemory:
         nbytes = np.dtype(dtype).itemsize * count
         found = self._by_window(active, nbytes, "store")
         if found is not None:
-            found.store(addr, mask, dtype, count, srcs)
+            found.store(addr, mask, dtype, count, srcs, True)
             return
         for window, part in self._split(addr, mask, nbytes, "store"):
             window.store(addr, part, dtype, count, srcs)

@@ -90,7 +90,10 @@ def _scratch(shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.fl
 def _product(a: NDArray[np.float64], b: NDArray[np.float64], out: NDArray[np.float64]) -> None:
     """``out = a @ b``, in bands of rows that are small enough for one thread."""
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    bands = 1
+    if m * n * k <= _ONE_THREAD:
+        np.matmul(a, b, out=out)
+        return
+    bands = 2
     while m * n * k > bands * _ONE_THREAD and m % (2 * bands) == 0:
         bands *= 2
     for low in range(0, m, m // bands):

@@ -56,6 +56,7 @@ class Order:
         self.tmem_writes[:] = 0
         self.tmem_settled: set[tuple[int, ...]] = set()
         self.issued = np.zeros(self.warps, np.int64)
+        self.issuers: set[int] = set()
         self.low, self.high = self.owner.size, 0
         self.read_low, self.read_high = len(self.reads), 0
         self.barriers: dict[int, Array] = {}
@@ -198,7 +199,11 @@ class Order:
     def refill(self, warp: int, granule: Array) -> None:
         """A bulk load into granules [n] is issued: their earlier readers must be known to be done."""
         stamps = self.used.take(granule)
-        if int(np.maximum.reduce(stamps)):
+        newest = int(np.maximum.reduce(stamps))
+        issuer = newest & _QUEUE
+        if newest and not (
+            len(self.issuers) == 1 and newest >> _QUEUE_BITS <= self.clock[warp, self.warps + issuer]
+        ):
             number = stamps >> _QUEUE_BITS
             late = number > self.clock[warp].take(self.warps + (stamps & _QUEUE))
             if np.logical_or.reduce(late):
@@ -260,6 +265,7 @@ class Order:
                 self._columns_ordered(self.tmem_writes[read[0] : read[1]], known, warp, read[0], "reads")
             self.tmem_settled.add(key)
         self.issued[warp] += 1
+        self.issuers.add(warp)
         stamp = int(self.issued[warp]) << _QUEUE_BITS | warp
         self.used[reads] = stamp
         self.tmem_used[written[0] : written[1]] = stamp

@@ -188,8 +188,10 @@ def execute(
     if disabled is not None:
         rows, a = rows[~disabled[rows]], a[~disabled[rows]]
     target = _cells(rows, *step.d_region[2:])
-    if accumulate and not tmem.written[target].all():
+    if accumulate and step.d_region not in tmem.whole:
         tmem.check_written(*_grid(rows, *step.d_region[2:]), "tcgen05.mma accumulates into D")
+        if disabled is None:
+            tmem.whole.add(step.d_region)
     if op.negate_a != op.negate_b:
         a = -a
     if op.d_type == "f32" and rows.size == 128 and not (accumulate and scale_d):

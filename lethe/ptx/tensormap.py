@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Final
 
@@ -107,12 +108,12 @@ class TensorMap:
         """Bytes of one element."""
         return ELEMENT_BYTES[self.dtype]
 
-    @property
+    @cached_property
     def tile(self) -> tuple[int, ...]:
         """Elements that arrive in shared memory along each dimension: ceil(box / element stride)."""
         return tuple(-(-b // s) for b, s in zip(self.box, self.element_strides, strict=True))
 
-    @property
+    @cached_property
     def box_bytes(self) -> int:
         """Bytes of one tile in shared memory, also what a load adds to the transaction count."""
         return prod(self.tile) * self.element_bytes

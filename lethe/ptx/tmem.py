@@ -60,11 +60,13 @@ class TensorMemory:
     Attributes:
         data: uint32[128, 512].
         written: bool[128, 512], false for poison.
+        whole: regions of MMA results known to be written; cleared when columns are freed.
     """
 
     def __init__(self) -> None:
         self.data = np.zeros((LANES, COLUMNS), np.uint32)
         self.written = np.zeros((LANES, COLUMNS), np.bool_)
+        self.whole: set[Region] = set()
         self._owner = np.zeros(COLUMNS, np.int32)
         self._live: dict[int, Allocation] = {}
         self._serial = 0
@@ -104,6 +106,7 @@ class TensorMemory:
         del self._live[serial]
         self._owner[wanted.column : wanted.column + columns] = 0
         self.written[:, wanted.column : wanted.column + columns] = False
+        self.whole.clear()
 
     def relinquish(self) -> None:
         """``tcgen05.relinquish_alloc_permit``; ``Fault('tmem')`` when repeated."""

@@ -64,6 +64,14 @@ EXAMPLES = (
         "gemm_sm100", "dense GEMM, tile 128x64", *GEMM100, "float16", _gemm(256, 128, 256, "float16"), "gemm"
     ),
     CuteExample(
+        "gemm_sm100_deep",
+        "dense GEMM, tile 128x64, long in k: nearly all of it is the loop",
+        *GEMM100,
+        "float16",
+        _gemm(128, 64, 2048, "float16"),
+        "gemm",
+    ),
+    CuteExample(
         "gemm_sm100_wide",
         "dense GEMM, bfloat16, tile 128x256, two stages",
         *GEMM100,
