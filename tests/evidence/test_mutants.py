@@ -182,6 +182,7 @@ def comparison(server):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samples, "SIZES", 1)
         patch.setattr(samples, "CORNERS", ((17, 241), (65, 1025)))
+        patch.setattr(samples, "ADJACENT", range(127, 130))
         yield from _comparison(server)
 
 
