@@ -122,4 +122,5 @@ def wait(e: Emit, ins: Instruction) -> None:
 )
 def fence(e: Emit, ins: Instruction) -> None:
     """Code-motion fences around thread synchronisation."""
-    e.flag("fence::before_thread_sync", "fence::after_thread_sync")
+    which = e.choice("fence::before_thread_sync", "fence::after_thread_sync")
+    e.line(f"{e.cta('tensor.fence')}({e.rows}, {'before' in which}, {e.m})")

@@ -39,6 +39,7 @@ def fence(e: Emit, ins: Instruction) -> None:
     """Orders register accesses with wgmma.mma_async."""
     e.flag("fence", "sync", "aligned")
     e.line(f"{e.obj(aligned)}({e.m})")
+    e.line(f"{e.cta('tensor.wgmma_fence')}({e.rows})")
 
 
 @instruction("wgmma.commit_group", section="9.7.15.7.2", dests=0, warpgroup=True)
