@@ -1,6 +1,6 @@
 """What happens before what: vector clocks that find missing waits and fences under every schedule.
 
-PTX ISA 8.9 (memory consistency, causality order) and 8.3 (proxies).  Every warp has a row of the clock; its
+PTX ISA 8.9.5 (causality order) and 8.6 (proxies).  Every warp has a row of the clock; its
 columns are the warps, the tensor-core queue of each warp, and the mbarrier objects (phases known complete).
 Barriers, mbarrier arrivals and waits join rows.  Shared granules, shared words and TMEM columns remember who
 touched them last and when; an access that does not come after what it depends on is a fault even when the

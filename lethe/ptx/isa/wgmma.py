@@ -8,7 +8,7 @@ from lethe.ptx.isa.warp import aligned
 from lethe.ptx.syntax import Imm, Instruction, Operand, Reg, Vector
 
 
-@instruction("wgmma.mma_async", section="9.7.15.5", inout=True, late=True, warpgroup=True)
+@instruction("wgmma.mma_async", section="9.7.15.5.2", inout=True, late=True, warpgroup=True)
 def mma_async(e: Emit, ins: Instruction) -> None:
     """wgmma.mma_async.sync.aligned.shape.dtype.atype.btype d, a, b, scale-d {, imm-scales, transposes}."""
     if ins.has("sp"):
