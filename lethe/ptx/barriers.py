@@ -1,6 +1,6 @@
 """Named barriers and mbarrier objects: counts, phases, transactions, who waits.
 
-PTX ISA 9.7.13.1 (bar: threads counted in whole warps) and 9.7.13.16 (mbarrier: a phase completes when both
+PTX ISA 9.7.13.1 (bar: threads counted in whole warps) and 9.7.13.15 (mbarrier: a phase completes when both
 the pending count and the transaction count are zero; the pending count then returns to the expected count).
 """
 

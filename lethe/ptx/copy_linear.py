@@ -1,4 +1,4 @@
-"""Bulk copies of contiguous bytes, with and without reduction (PTX ISA 9.7.9.25.5)."""
+"""Bulk copies of contiguous bytes, with and without reduction (PTX ISA 9.7.9.25.4)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One thread block: registers, state spaces, and the binding of names to views of them.
 
-PTX ISA 5.1 (state spaces) and 9.2/10 (special registers). Registers are arrays [slots, warps, 32], so a run
+PTX ISA 5.1 (state spaces) and 10 (special registers). Registers are arrays [slots, warps, 32], so a run
 of warps is a slice and binding copies nothing.
 """
 

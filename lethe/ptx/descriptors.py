@@ -1,7 +1,7 @@
 """Descriptors of the tensor-core instructions: matrices in shared memory, and the operation itself.
 
 * shared-memory matrix descriptors, 64 bits: PTX ISA "Shared Memory Descriptor" of ``tcgen05`` (9.7.16.4.1)
-  and "Matrix descriptor" of ``wgmma`` (9.7.15.5.1);
+  and "Matrix descriptor" of ``wgmma`` (9.7.15.5.1.2.2);
 * the instruction descriptor of ``tcgen05.mma``, 32 bits: "Instruction Descriptor" (9.7.16.4.2), for
   ``kind::f16`` and ``kind::tf32``.
 

@@ -1,6 +1,6 @@
 """How a basic block ends: branch, exit, mbarrier wait, named barrier.
 
-PTX ISA 9.7.12 (control flow), 9.7.13.1 (barriers count whole warps) and 9.7.13.16 (test_wait, try_wait).
+PTX ISA 9.7.12 (control flow), 9.7.13.1 (barriers count whole warps) and 9.7.13.15 (test_wait, try_wait).
 Each method moves a path on, divides its group, or leaves it waiting; it returns False when the group must
 give way.
 """

@@ -10,6 +10,9 @@ says by what it was noticed, from weakest to strongest:
 ``schedules``  answer or checks, under adversarial schedules
 ``lint``       the static lifecycle check, without running it
 
+Dropping ``fence.mbarrier_init`` is no fault here: it publishes initialisations to the other CTAs of a cluster
+(PTX ISA 9.7.13.4), clusters have one CTA, and inside a CTA the barrier that follows orders them.
+
 ``python -m lethe.ptx.injection --out table.json`` writes the table.
 """
 
@@ -126,7 +129,6 @@ OPERATORS: dict[str, Edit] = {
     "double arrive": _rewrite(r"mbarrier\.arrive\.shared", r"^(.*)$", r"\1 \1"),
     "dropped barrier init": _drop(r"mbarrier\.init"),
     "wrong arrival count": _rewrite(r"mbarrier\.init", r",\s*[%\w]+;", ", 3;"),
-    "dropped init fence": _drop(r"fence\.mbarrier_init"),
     "dropped proxy fence": _drop(r"fence\.proxy"),
     "dropped tcgen05 fence": _drop(r"tcgen05\.fence"),
     "dropped wgmma fence": _drop(r"wgmma\.fence"),
@@ -175,6 +177,8 @@ OPERATORS: dict[str, Edit] = {
     ),
     "dropped store": _drop(r"st\.shared", r"st\.global\.v4"),
 }
+ASYNCHRONOUS = ("tcgen05.mma", "tcgen05.cp", "tcgen05.ld", "tcgen05.st", "tcgen05.shift")
+"""What ``tcgen05.fence`` orders."""
 MOST_SITES = 2  # of one operator in one kernel: unrolled loops repeat the same statement many times
 
 
@@ -199,7 +203,11 @@ def mutations(record: Record) -> list[Mutation]:
 
 
 def same_meaning(operator: str, instructions: Sequence[Instruction], index: int) -> bool:
-    """Whether an edit changes nothing: a predicate set to what it is, a barrier initialised by every lane."""
+    """Whether an edit changes nothing.
+
+    A predicate set to what it is; a barrier initialised by every lane; a ``tcgen05.fence`` that has no
+    asynchronous tcgen05 work on one of its sides, as around alloc and dealloc.
+    """
     if operator in ("accumulates from the start", "never accumulates"):
         made = [i for i in instructions if i.operands and i.operands[0] == instructions[index].operands[-1]]
         values = {str(i.operands[1]) for i in made if i.name == "mov.pred"}
@@ -207,7 +215,27 @@ def same_meaning(operator: str, instructions: Sequence[Instruction], index: int)
         return len(made) == 1 and values == already
     if operator == "every lane elected":
         return any(i.name.startswith("mbarrier.init") for i in instructions[index : index + 6])
+    if operator == "dropped tcgen05 fence":
+        work = [i for i, ins in enumerate(instructions) if ins.name.startswith(ASYNCHRONOUS)]
+        behind = any(index in reachable(instructions, i) for i in work)
+        return not behind or reachable(instructions, index).isdisjoint(work)
     return False
+
+
+def reachable(instructions: Sequence[Instruction], start: int) -> set[int]:
+    """Indices of the instructions that may follow one, whatever branches do."""
+    found: set[int] = set()
+    todo = [start]
+    while todo:
+        ins = instructions[todo[-1]]
+        leaves = ins.opcode in ("bra", "ret", "exit") and ins.guard is None
+        following = [] if ins.target is None else [ins.target]
+        following += [] if leaves else [todo[-1] + 1]
+        todo.pop()
+        new = [i for i in following if i < len(instructions) and i not in found]
+        found.update(new)
+        todo += new
+    return found
 
 
 def _early_deallocation(record: Record, instructions: Sequence[Instruction]) -> list[Mutation]:

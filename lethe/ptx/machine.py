@@ -111,6 +111,7 @@ class Machine:
         names = [i.name for i in self.kernel.instructions]
         proxies = ("tcgen05", "wgmma", "cp.async.bulk", "cp.reduce")
         self.asynchronous = any(n.startswith(("cp.async", *proxies)) for n in names)
+        self.fences = any(n.startswith("tcgen05.fence::after") for n in names)
         self.proxies = any(n.startswith(proxies) for n in names)
 
     @staticmethod

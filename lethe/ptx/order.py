@@ -1,10 +1,14 @@
 """What happens before what: vector clocks that find missing waits and fences under every schedule.
 
-PTX ISA 8.9 (memory consistency, causality order) and 8.3 (proxies).  Every warp has a row of the clock; its
+PTX ISA 8.9.5 (causality order) and 8.6 (proxies).  Every warp has a row of the clock; its
 columns are the warps, the tensor-core queue of each warp, and the mbarrier objects (phases known complete).
 Barriers, mbarrier arrivals and waits join rows.  Shared granules, shared words and TMEM columns remember who
 touched them last and when; an access that does not come after what it depends on is a fault even when the
 values happen to be right.
+
+``tcgen05.fence`` (PTX ISA 9.7.16.6.4, canonical patterns) is needed on top of that between asynchronous
+tcgen05 work on two sides of a synchronisation. Triton and CuTe DSL emit none, and ptxas accepts that; so only
+a kernel that uses the fence at all is held to it.
 """
 
 from __future__ import annotations
@@ -32,10 +36,11 @@ class Order:
     Args:
         warps: number of warps.
         size: bytes of shared memory.
+        fences: whether the kernel uses ``tcgen05.fence``, and is then held to it everywhere.
     """
 
-    def __init__(self, warps: int, size: int) -> None:
-        self.warps = warps
+    def __init__(self, warps: int, size: int, fences: bool = False) -> None:
+        self.warps, self.fences = warps, fences
         granules = size // 16 + 1
         self.owner = np.zeros(granules * 4, np.uint32)
         self.fill = np.zeros(granules, np.int64)
@@ -55,6 +60,8 @@ class Order:
         self.tmem_reads[:] = 0
         self.tmem_writes[:] = 0
         self.tmem_settled: set[tuple[int, ...]] = set()
+        self.seen = np.zeros_like(self.clock)
+        self.published = np.zeros(self.warps, np.int64)
         self.issued = np.zeros(self.warps, np.int64)
         self.issuers: set[int] = set()
         self.low, self.high = self.owner.size, 0
@@ -260,9 +267,12 @@ class Order:
             known = self.clock[warp, : self.warps]
             low, high = written
             touched = np.maximum(self.tmem_reads[low:high], self.tmem_writes[low:high])
-            self._columns_ordered(touched, known, warp, low, "overwrites")
+            self._columns_ordered(touched, known, warp, low, "the tensor core overwrites")
+            self._columns_fenced(touched, warp, low)
             if read is not None:
-                self._columns_ordered(self.tmem_writes[read[0] : read[1]], known, warp, read[0], "reads")
+                touched = self.tmem_writes[read[0] : read[1]]
+                self._columns_ordered(touched, known, warp, read[0], "the tensor core reads")
+                self._columns_fenced(touched, warp, read[0])
             self.tmem_settled.add(key)
         self.issued[warp] += 1
         self.issuers.add(warp)
@@ -277,9 +287,45 @@ class Order:
             column, other = (int(x[0]) for x in np.nonzero(bad))
             raise Fault(
                 "race",
-                f"the tensor core {verb} TMEM column {low + column}, whose use by warp {other} is not "
-                "ordered before it",
+                f"{verb} TMEM column {low + column}, whose use by warp {other} is not ordered before it",
             )
+
+    # -- tcgen05.fence
+    def tensor_fence(self, rows: Rows, mask: Array | None, before: bool) -> None:
+        """tcgen05.fence: publish own tcgen05 work (before), or take over what is known by now (after)."""
+        for warp in self.active(rows, mask).tolist():
+            if before:
+                self.published[warp] = self.clock[warp, warp]
+            else:
+                self.seen[warp] = self.clock[warp]
+
+    def _columns_fenced(self, touched: Array, warp: int, low: int) -> None:
+        """Other warps' loads and stores of columns [n] need a fence on both sides of the synchronisation."""
+        if not self.fences:
+            return
+        for name, known in (("before", self.published), ("after", self.seen[warp, : self.warps])):
+            bad = touched > known
+            bad[:, warp] = False
+            if bad.any():
+                column, other = (int(x[0]) for x in np.nonzero(bad))
+                who = f"warp {other} after its" if name == "before" else f"warp {warp} since the"
+                raise Fault(
+                    "missing-fence",
+                    f"no tcgen05.fence::{name}_thread_sync of {who} use of TMEM column {low + column} by "
+                    f"warp {other}, which the tensor core now touches",
+                )
+
+    def freed(self, warp: int, low: int, high: int) -> None:
+        """A warp deallocates columns: every use of them comes before."""
+        stamps = self.tmem_used[low:high]
+        if (stamps >> _QUEUE_BITS > self.clock[warp, self.warps + (stamps & _QUEUE)]).any():
+            raise Fault(
+                "race",
+                f"tcgen05.dealloc of TMEM columns {low}..{high - 1} before a wait for the commit of the "
+                "tensor-core operation that writes them",
+            )
+        touched = np.maximum(self.tmem_reads[low:high], self.tmem_writes[low:high])
+        self._columns_ordered(touched, self.clock[warp, : self.warps], warp, low, "tcgen05.dealloc frees")
 
     def committed(self, warp: int) -> Array:
         """History that a commit hands to its mbarrier: the queue of the warp up to here."""
@@ -297,6 +343,12 @@ class Order:
                 "race",
                 f"tcgen05.{'st' if write else 'ld'} of TMEM column {column} before a wait for the commit of "
                 "the tensor-core operation that writes it",
+            )
+        if self.fences and (stamps >> _QUEUE_BITS > self.seen[warp, self.warps + (stamps & _QUEUE)]).any():
+            raise Fault(
+                "missing-fence",
+                f"tcgen05.{'st' if write else 'ld'} of TMEM columns from {low}: no tcgen05.fence::"
+                f"after_thread_sync of warp {warp} follows its wait for the operation that writes them",
             )
         self.tmem_settled.clear()
         target = self.tmem_writes if write else self.tmem_reads

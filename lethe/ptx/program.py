@@ -18,6 +18,7 @@ import numpy as np
 from lethe.ptx import hammock, isa
 from lethe.ptx.emit import Array, Emit, Spec
 from lethe.ptx.faults import Fault
+from lethe.ptx.fenced import Fragments
 from lethe.ptx.isa.registry import registers as mentioned
 from lethe.ptx.late import Late
 from lethe.ptx.syntax import WIDTHS, Instruction, Kernel, Module, Variable
@@ -80,6 +81,7 @@ class Program:
         self.at = {b.start: b for b in self.blocks}
         self.storage = self._plan()
         self.late = Late(self)
+        self.fragments = Fragments(self) if checks else None
         self.suspicious: dict[int, set[str]] = {}
         self.tracked: dict[str, int] = {}
         if checks:
@@ -314,6 +316,9 @@ class Program:
             ) from error
         if not entry.ends:
             self._mark(e, ins, index)
+        touched = self.fragments.written(index) if self.fragments is not None else None
+        if touched is not None and not entry.ends:
+            e.line(f"{e.cta('tensor.touched')}({e.rows}, {e.obj(touched[0])}, {e.obj(touched[1])}, {e.m})")
         e.finish()
 
     def _mark(self, e: Emit, ins: Instruction, index: int) -> None:

@@ -44,7 +44,7 @@ class Residency(BlockEnds):
         self.cta = CTA(
             m.program, m.layout, m.grid, m.block, m.memory, self.engine, m.dynamic_shared, m.checks
         )
-        order = Order(self.cta.warps, self.cta.shared.size) if m.checks and m.proxies else None
+        order = Order(self.cta.warps, self.cta.shared.size, m.fences) if m.checks and m.proxies else None
         self.sync = Sync(self.cta, order)
         self.watch = Watch(self.cta, self.engine, order) if m.asynchronous else None
         self.tensor = Tensor(self.cta, self.sync, self.engine, self.watch, order)

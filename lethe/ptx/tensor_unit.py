@@ -15,6 +15,7 @@ from lethe.ptx import tcgen05, tmem
 from lethe.ptx.descriptors import Reads
 from lethe.ptx.emit import Array
 from lethe.ptx.faults import Fault
+from lethe.ptx.fenced import FragmentFence
 from lethe.ptx.lanes import active
 from lethe.ptx.order import Order
 from lethe.ptx.schedule import EARLY, Engine, Operation
@@ -47,6 +48,7 @@ class Tensor(WarpgroupUnit):
         self.stores: dict[int, list[Operation]] = {}
         self.copies: dict[int, list[tuple[Rows, Any]]] = {}
         self.group_ops: dict[int, list[list[Operation]]] = {}
+        self.fragments = FragmentFence(self.cta.warps)
 
     def where(self, index: int) -> str:
         """Line and text of the issuing instruction."""
@@ -92,6 +94,8 @@ class Tensor(WarpgroupUnit):
             at, n = int(address[r, lane]), int(columns[r, lane])
             self.in_flight((0, 128, at & 0xFFFF, (at & 0xFFFF) + n), "tcgen05.dealloc")
             self.memory.dealloc(at, n)
+            if self.order is not None:
+                self.order.freed(rows[0] + r, at & 0xFFFF, (at & 0xFFFF) + n)
 
     def relinquish(self, rows: Rows, mask: Array | None) -> None:
         """tcgen05.relinquish_alloc_permit."""
@@ -230,6 +234,11 @@ class Tensor(WarpgroupUnit):
         if self.order is not None and history is not None:
             self.order.release(address, history)
         self.sync.signal(address)
+
+    def fence(self, rows: Rows, before: bool, mask: Array | None) -> None:
+        """tcgen05.fence::before_thread_sync and ::after_thread_sync."""
+        if self.order is not None:
+            self.order.tensor_fence(rows, mask, before)
 
     # -- tcgen05.ld, st, wait
     def load(

@@ -9,6 +9,7 @@ import numpy as np
 from lethe.ptx import wgmma
 from lethe.ptx.emit import Array
 from lethe.ptx.faults import Fault
+from lethe.ptx.fenced import FragmentFence
 from lethe.ptx.schedule import Engine, Operation
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class WarpgroupUnit:
     cta: CTA
     engine: Engine
     pending: dict[int, dict[str, Any]]
+    fragments: FragmentFence
     group_ops: dict[int, list[list[Operation]]]
     stage: Any
     submit: Any
@@ -56,6 +58,9 @@ class WarpgroupUnit:
             a_desc = None if in_registers else int(a[low, 0])  # type: ignore[call-overload]
             step = wgmma.plan(*form, a_desc, int(b[low, 0]), *transposes)
             self.check_reads(rows[0] + low, step.reads, "wgmma.mma_async")
+            if self.cta.checks:
+                for warp in range(rows[0] + low, rows[0] + low + 4):
+                    self.fragments.check(warp, names)
             use_d = bool(scale_d[low, 0])
 
             def compute(part: slice = part, step: wgmma.Plan = step, use_d: bool = use_d) -> None:
@@ -76,6 +81,16 @@ class WarpgroupUnit:
                 for warp in range(rows[0] + low, rows[0] + low + 4):
                     self.pending.setdefault(warp, {}).update(dict.fromkeys(names, tag))
             self.submit(op)
+
+    def wgmma_fence(self, rows: Rows) -> None:
+        """wgmma.fence."""
+        self.fragments.fence(rows)
+
+    def touched(
+        self, rows: Rows, names: tuple[str, ...], sources: tuple[str, ...], mask: Array | None
+    ) -> None:
+        """Registers of wgmma operations were written by something else."""
+        self.fragments.wrote(rows, names, sources, mask)
 
     def wgmma_commit(self, rows: Rows, mask: Array | None) -> None:
         """wgmma.commit_group."""

@@ -58,6 +58,23 @@ def test_what_only_checks_or_schedules_notice(kernel, operator):
     assert not all(v.answer for v in verdicts) and all(v.schedules for v in verdicts)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "operator"), [("chain_sm100", "dropped tcgen05 fence"), ("chain_sm90", "dropped wgmma fence")]
+)
+def test_dropped_fences_are_noticed_without_adversarial_schedules(kernel, operator):
+    record, found = mutants(kernel, operator)
+    verdicts = [detect(record, m, []) for m in found]
+    assert len(found) == 2 and not any(v.answer for v in verdicts) and all(v.checks for v in verdicts)
+
+
+def test_fences_with_nothing_to_order_are_no_mutants():
+    record = load("chain_sm100")
+    lines = record.ptx.splitlines()
+    fences = [i + 1 for i, line in enumerate(lines) if "tcgen05.fence" in line]
+    found = {m.line for m in mutations(record) if m.operator == "dropped tcgen05 fence"}
+    assert found and not found & {*fences[:2], *fences[-2:]}
+
+
 @pytest.mark.parametrize("operator", ["double relinquish", "dropped dealloc", "too few columns"])
 def test_what_the_static_check_notices(operator):
     record, found = mutants("chain_sm100", operator)

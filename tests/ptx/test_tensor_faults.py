@@ -119,6 +119,54 @@ def test_tcgen05_faults(name: str, old: str, new: str, kind: str, schedule: str)
     assert fault.value.kind in kind.split()
 
 
+BEFORE, AFTER = "tcgen05.fence::before_thread_sync;", "tcgen05.fence::after_thread_sync;"
+TAKE_OVER = f"""
+{"".join(f"mov.b32 %r{200 + i}, 0;" for i in range(32))}
+tcgen05.st.sync.aligned.32x32b.x32.b32 [%r11], {registers(200, 32)};
+tcgen05.wait::st.sync.aligned;
+{BEFORE}
+bar.sync 0;
+{AFTER}
+"""
+FENCED = MMA.replace(own_lanes(), own_lanes() + TAKE_OVER)
+
+
+def taken_over(old: str, new: str) -> str:
+    """The kernel that stores before it multiplies, with one change between the two."""
+    assert old in TAKE_OVER
+    return FENCED.replace(TAKE_OVER, TAKE_OVER.replace(old, new))
+
+
+FENCE_FAULTS = [
+    ("stores not published", taken_over(BEFORE, ""), "missing-fence", "before_thread_sync of warp 1"),
+    ("stores not taken over", taken_over(AFTER, ""), "missing-fence", "after_thread_sync of warp 0"),
+    ("result not taken over", FENCED.replace(f"{AFTER}\n{LOAD}", LOAD), "missing-fence", "follows its wait"),
+    ("stores without a barrier", taken_over("bar.sync 0;", ""), "race", "overwrites TMEM"),
+    (
+        "dealloc without a barrier",
+        MMA.replace(dealloc(64), dealloc(64).replace("bar.sync 0;", "")),
+        "race",
+        "dealloc frees TMEM",
+    ),
+]
+
+
+@pytest.mark.parametrize("schedule", ["early", "late", "reverse", 3])
+@pytest.mark.parametrize("text", [FENCED, MMA.replace(AFTER, "")], ids=["fenced", "without any fence"])
+def test_fences_that_suffice(text: str, schedule: str | int) -> None:
+    """A kernel without any tcgen05.fence, as Triton and CuTe emit, is not held to them."""
+    out = np.zeros((128, 32), np.float32)
+    execute(text, [IMAGE, out], schedule=schedule)
+    assert np.array_equal(out, CASE.product())
+
+
+@pytest.mark.parametrize(("name", "text", "kind", "message"), FENCE_FAULTS, ids=[f[0] for f in FENCE_FAULTS])
+def test_fence_faults(name: str, text: str, kind: str, message: str) -> None:
+    with pytest.raises(Fault, match=message) as fault:
+        execute(text, [IMAGE, np.zeros((128, 32), np.float32)])
+    assert fault.value.kind == kind
+
+
 TENSOR = aligned(np.arange(64 * 40, dtype=np.uint16).reshape(40, 64))
 MAP = aligned(tma.encode("u16", TENSOR.ctypes.data, (64, 40), (128,), (64, 8), swizzle="128B"))
 WIDE = aligned(tma.encode("u16", TENSOR.ctypes.data, (64, 99), (128,), (64, 8), swizzle="128B"))
@@ -196,7 +244,42 @@ WGMMA_FAULTS = [
     ("registers of another N", "m64n32k16", "m64n64k16", "unsupported"),
     ("result before the wait", FINISH, "", "missing-wait"),
     ("operands not published", "fence.proxy.async.shared::cta;", "", "missing-fence"),
+    ("no fence", START, "", "missing-fence"),
+    ("accumulator written after the fence", START, START + "mov.b32 %r103, 0;", "missing-fence"),
+    (
+        "written accumulator moved into place",
+        START,
+        START + "mov.b32 %r99, 0; mov.b32 %r103, %r99;",
+        "missing-fence",
+    ),
 ]
+AGAIN = f"""wgmma.commit_group.sync.aligned;
+{FINISH}
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "kind"),
+    [
+        ("", ""),
+        ("mov.b32 %r99, %r103; mov.b32 %r103, %r99;", ""),
+        (f"mov.b32 %r103, 0; {START}", ""),
+        ("mov.b32 %r103, 0;", "missing-fence"),
+        ("add.s32 %r99, %r103, 0; mov.b32 %r103, %r99;", "missing-fence"),
+    ],
+    ids=["same accumulator", "renamed", "fenced", "written", "computed and moved"],
+)
+def test_second_wgmma_on_an_accumulator(between: str, kind: str) -> None:
+    """PTX ISA 9.7.15.7.1: only accesses by other instructions need a fence; moves are ptxas's to remove."""
+    second = f"{between}\n{MULTIPLY} {registers(100, 16)}, %rd7, %rd8, %p3, 1, 1, 0, 0;\n{AGAIN}"
+    text = WGMMA.replace(f"{FINISH}\n", f"{FINISH}\n{second}")
+    arrays = [HOPPER_IMAGE, np.zeros((128, 16), np.uint32)]
+    if kind:
+        with pytest.raises(Fault) as fault:
+            execute(text, arrays, target="sm_90a", schedule="late")
+        assert fault.value.kind == kind
+    else:
+        execute(text, arrays, target="sm_90a", schedule="late")
 
 
 def test_the_unchanged_wgmma_kernel_is_right() -> None:

@@ -51,7 +51,7 @@ def wait(e: Emit, ins: Instruction) -> None:
     e.line(f"{e.cta('copies.copy_wait')}({e.rows}, {n}, {e.m})")
 
 
-@instruction("cp.async.mbarrier.arrive", section="9.7.13.16.14", dests=0)
+@instruction("cp.async.mbarrier.arrive", section="9.7.13.15.15", dests=0)
 def arrive(e: Emit, ins: Instruction) -> None:
     """Arrive once the thread's earlier cp.async operations are complete."""
     e.flag("async", "mbarrier", "arrive", "b64", *_SHARED)
@@ -61,14 +61,14 @@ def arrive(e: Emit, ins: Instruction) -> None:
     )
 
 
-@instruction("cp.async.bulk.commit_group", section="9.7.9.25.5.2", dests=0)
+@instruction("cp.async.bulk.commit_group", section="9.7.9.27.2.1", dests=0)
 def bulk_commit(e: Emit, ins: Instruction) -> None:
     """Close the bulk group."""
     e.flag("async", "bulk", "commit_group")
     e.line(f"{e.cta('copies.commit')}({e.rows}, 'bulk', {e.m})")
 
 
-@instruction("cp.async.bulk.wait_group", section="9.7.9.25.5.3", dests=0)
+@instruction("cp.async.bulk.wait_group", section="9.7.9.27.2.2", dests=0)
 def bulk_wait(e: Emit, ins: Instruction) -> None:
     """Wait for bulk groups, or only for their reads."""
     e.flag("async", "bulk", "wait_group")
@@ -78,7 +78,7 @@ def bulk_wait(e: Emit, ins: Instruction) -> None:
     e.line(f"{e.cta('copies.wait')}({e.rows}, 'bulk', {n.value}, {read}, {e.m})")
 
 
-@instruction("cp.async.bulk", section="9.7.9.25.5.1", dests=0)
+@instruction("cp.async.bulk", section="9.7.9.25.4.1", dests=0)
 def bulk(e: Emit, ins: Instruction) -> None:
     """cp.async.bulk: global -> shared with an mbarrier, or shared -> global in the bulk group."""
     e.flag("async", "bulk", "mbarrier::complete_tx::bytes", "bulk_group", "L2::cache_hint")
@@ -94,7 +94,7 @@ def bulk(e: Emit, ins: Instruction) -> None:
         e.line(f"{e.cta('copies.bulk_load')}({args}, {e.address(rest[0])}, {e.m})")
 
 
-@instruction("cp.reduce.async.bulk", section="9.7.9.25.5.4", dests=0)
+@instruction("cp.reduce.async.bulk", section="9.7.9.25.4.2", dests=0)
 def reduce_bulk(e: Emit, ins: Instruction) -> None:
     """cp.reduce.async.bulk shared -> global."""
     e.flag("reduce", "async", "bulk", "bulk_group", "L2::cache_hint", "noftz", *_SHARED, "global")
@@ -116,7 +116,7 @@ def _on_bytes(func: Callable[..., Any], dtype: str) -> Callable[[Array, Array], 
     return combine
 
 
-@instruction("cp.async.bulk.prefetch", section="9.7.9.25.5.5", dests=0)
+@instruction("cp.async.bulk.prefetch", section="9.7.9.25.4.3", dests=0)
 def bulk_prefetch(e: Emit, ins: Instruction) -> None:
     """A prefetch has no effect on results."""
     e.flag(*ins.modifiers)

@@ -1,4 +1,4 @@
-"""Atomics and reductions: PTX ISA 9.7.13.14-15 (atom, red). Lanes act one after the other, in lane order."""
+"""Atomics and reductions: PTX ISA 9.7.13.5-6 (atom, red). Lanes act one after the other, in lane order."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _view(kind: str) -> str:
     return "u" + kind[1:] if kind[0] == "b" and not kind.startswith("bf") else kind
 
 
-@instruction("atom", section="9.7.13.14")
+@instruction("atom", section="9.7.13.5")
 def atom(e: Emit, ins: Instruction) -> None:
     """atom.op d, [a], b {, c}: d receives the old value."""
     space, op, kind, count = _parse(e, ins)
@@ -81,7 +81,7 @@ def atom(e: Emit, ins: Instruction) -> None:
     )
 
 
-@instruction("red", section="9.7.13.15", dests=0)
+@instruction("red", section="9.7.13.6", dests=0)
 def red(e: Emit, ins: Instruction) -> None:
     """red.op [a], b: an atomic without result."""
     space, op, kind, count = _parse(e, ins)

@@ -1,4 +1,4 @@
-"""Barriers: PTX ISA 9.7.13.1-5 (bar, barrier, barrier.cluster) and 9.7.13.16 (mbarrier)."""
+"""Barriers: PTX ISA 9.7.13.1-3 (bar, barrier, barrier.cluster) and 9.7.13.15 (mbarrier)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bar_red(e: Emit, ins: Instruction) -> None:
     e.line(f"return ({e.src(ident, 'u32')}, {count}, {e.m}, {value}, {dest})")
 
 
-@instruction("barrier.cluster", section="9.7.13.4", dests=0, ends=True)
+@instruction("barrier.cluster", section="9.7.13.3", dests=0, ends=True)
 def cluster(e: Emit, ins: Instruction) -> None:
     """barrier.cluster.{arrive,wait} of a cluster of one CTA: a split barrier of all its warps."""
     op = e.choice("arrive", "wait")
@@ -48,7 +48,7 @@ def cluster(e: Emit, ins: Instruction) -> None:
     e.line("return None")
 
 
-@instruction("mbarrier.init", "mbarrier.inval", section="9.7.13.16.9", dests=0)
+@instruction("mbarrier.init", "mbarrier.inval", section="9.7.13.15.9-10", dests=0)
 def init(e: Emit, ins: Instruction) -> None:
     """mbarrier.init [a], count; mbarrier.inval [a]."""
     e.flag("init", "inval", "b64", *_SPACE)
@@ -57,7 +57,7 @@ def init(e: Emit, ins: Instruction) -> None:
     e.line(f"{e.cta('sync.init')}({e.rows}, {e.address(a)}, {count}, {e.m})")
 
 
-@instruction("mbarrier.arrive", "mbarrier.arrive_drop", section="9.7.13.16.13")
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop", section="9.7.13.15.13-14")
 def arrive(e: Emit, ins: Instruction) -> None:
     """mbarrier.arrive{.expect_tx}{.noComplete} state, [a] {, count}."""
     drop = e.flag("arrive_drop")
@@ -71,7 +71,7 @@ def arrive(e: Emit, ins: Instruction) -> None:
     e.line(f"{e.cta('sync.arrive')}({e.rows}, {e.address(a)}, {count}, {expect}, {drop}, {state}, {e.m})")
 
 
-@instruction("mbarrier.expect_tx", "mbarrier.complete_tx", section="9.7.13.16.11-12", dests=0)
+@instruction("mbarrier.expect_tx", "mbarrier.complete_tx", section="9.7.13.15.11-12", dests=0)
 def transactions(e: Emit, ins: Instruction) -> None:
     """mbarrier.expect_tx / complete_tx [a], bytes: transaction count without an arrival."""
     expect = e.flag("expect_tx")
@@ -80,7 +80,7 @@ def transactions(e: Emit, ins: Instruction) -> None:
     e.line(f"{e.cta('sync.transactions')}({e.rows}, {e.address(a)}, {e.src(count, 'u32')}, {expect}, {e.m})")
 
 
-@instruction("mbarrier.test_wait", "mbarrier.try_wait", section="9.7.13.16.16", ends=True)
+@instruction("mbarrier.test_wait", "mbarrier.try_wait", section="9.7.13.15.16", ends=True)
 def wait(e: Emit, ins: Instruction) -> None:
     """test_wait and try_wait, with a state or a phase parity; try_wait may suspend the warp."""
     blocking = e.flag("try_wait")
@@ -93,7 +93,7 @@ def wait(e: Emit, ins: Instruction) -> None:
     e.line(f"return ({e.address(a)}, {value}, {dest}, {e.m})")
 
 
-@instruction("mbarrier.pending_count", section="9.7.13.16.17")
+@instruction("mbarrier.pending_count", section="9.7.13.15.17")
 def pending(e: Emit, ins: Instruction) -> None:
     """Pending count held in an opaque state."""
     e.flag("pending_count")

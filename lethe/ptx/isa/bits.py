@@ -1,4 +1,4 @@
-"""Logic, shifts and bit fields: PTX ISA 9.7.8 (logic and shift) and 9.7.1.14-20 (bit manipulation)."""
+"""Logic, shifts and bit fields: PTX ISA 9.7.8 (logic and shift) and 9.7.1.14-22 (bit manipulation)."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def insert(e: Emit, ins: Instruction) -> None:
     e.put(d, view, f"{e.obj(bfi)}({args})")
 
 
-@instruction("bmsk", section="9.7.1.18")
+@instruction("bmsk", section="9.7.1.22")
 def mask(e: Emit, ins: Instruction) -> None:
     """Ones at [position, position + width), clamped or wrapped."""
     clamp = e.choice("clamp", "wrap") == "clamp"
@@ -183,7 +183,7 @@ def _leading(a: Array) -> Array:
     return out
 
 
-@instruction("clz", "popc", "brev", "bfind", section="9.7.1.14-17")
+@instruction("clz", "popc", "brev", "bfind", section="9.7.1.14-18")
 def count(e: Emit, ins: Instruction) -> None:
     """clz, popc, brev, bfind (with shiftamt)."""
     op = ins.opcode
@@ -217,7 +217,7 @@ def count(e: Emit, ins: Instruction) -> None:
     e.put(d, view if op == "brev" else "u32", f"{e.obj(func)}({e.src(a, view)})")
 
 
-@instruction("fns", section="9.7.1.18")
+@instruction("fns", section="9.7.1.17")
 def find_nth(e: Emit, ins: Instruction) -> None:
     """fns has no user among the modelled compilers."""
     e.refuse("fns")

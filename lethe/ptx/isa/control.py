@@ -51,7 +51,7 @@ def _assertion(mask: object) -> None:
         raise Fault("trap", "a device-side assertion failed")
 
 
-@instruction("brkpt", "pmevent", "nanosleep", section="9.7.19", dests=0)
+@instruction("brkpt", "pmevent", "nanosleep", section="9.7.19.1-3", dests=0)
 def nothing(e: Emit, ins: Instruction) -> None:
     """No effect on results: time is not modelled."""
     e.flag("mask", "u32")

@@ -71,7 +71,7 @@ def add_sub(e: Emit, ins: Instruction) -> None:
     e.ufunc(func, d, view, e.src(a, view), e.src(b, view))
 
 
-@instruction("addc", "subc", "madc", section="9.7.2")
+@instruction("addc", "subc", "madc", section="9.7.2.1-6")
 def with_carry(e: Emit, ins: Instruction) -> None:
     """addc, subc, madc: read the carry flag."""
     half = e.choice("lo", "hi", default="") if ins.opcode == "madc" else ""
@@ -224,7 +224,7 @@ def min_max(e: Emit, ins: Instruction) -> None:
         e.ufunc(np.maximum, d, view, e.dst(d, view), e.dst(d, view) + " * 0")
 
 
-@instruction("dp4a", "dp2a", section="9.7.1.21-22")
+@instruction("dp4a", "dp2a", section="9.7.1.23-24")
 def dot_product(e: Emit, ins: Instruction) -> None:
     """Four-way byte dot product with accumulate."""
     if ins.opcode == "dp2a":

@@ -1,4 +1,4 @@
-"""Loads and stores: PTX ISA 9.7.9.8-12 (ld, ld.global.nc, ldu, st) and 9.7.9.15-17 (prefetch, isspacep)."""
+"""Loads and stores: PTX ISA 9.7.9.8-11 (ld, ld.global.nc, ldu, st) and 9.7.9.15-19 (prefetch, isspacep)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fast(e: Emit, space: str, verb: str) -> str:
     return f"{e.cta(f'{space}_{verb}')}({e.rows}, "
 
 
-@instruction("ld", "ldu", section="9.7.9.8", dests=1)
+@instruction("ld", "ldu", section="9.7.9.8-10", dests=1)
 def ld(e: Emit, ins: Instruction) -> None:
     """ld{.order}{.space}{.cache}{.vec}.type d, [a]."""
     space, count, kind = common(e)
@@ -87,7 +87,7 @@ def st(e: Emit, ins: Instruction) -> None:
     e.line(f"{call}{e.address(a)}, {e.m}, {VIEWS[view][0]!r}, {count}, {e.srclist(b, view)})")
 
 
-@instruction("prefetch", "prefetchu", "applypriority", "discard", section="9.7.9.15", dests=0)
+@instruction("prefetch", "prefetchu", "applypriority", "discard", section="9.7.9.15-17", dests=0)
 def prefetch(e: Emit, ins: Instruction) -> None:
     """No effect on results."""
     e.flag("global", "local", "L1", "L2", "tensormap", "param", "const")

@@ -16,7 +16,7 @@ from lethe.ptx.syntax import Instruction
 _ROWS = np.arange(8)
 
 
-@instruction("mma.sync", "mma", section="9.7.14.5")
+@instruction("mma.sync", "mma", section="9.7.14.5.14")
 def mma(e: Emit, ins: Instruction) -> None:
     """mma.sync.aligned.shape.row.col.dtype.atype.btype.ctype d, a, b, c."""
     e.flag("sync", "aligned")

@@ -1,4 +1,4 @@
-"""Moves and packing: PTX ISA 9.7.9.5-6 (mov)."""
+"""Moves and packing: PTX ISA 9.7.9.3-4 (mov)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lethe.ptx.isa.registry import instruction
 from lethe.ptx.syntax import WIDTHS, Imm, Instruction, Reg, Sink, Special, Vector
 
 
-@instruction("mov", section="9.7.9.5", copies=True)
+@instruction("mov", section="9.7.9.3-4", copies=True)
 def mov(e: Emit, ins: Instruction) -> None:
     """Scalar moves, predicate constants, pack into and unpack from a wider register."""
     kind = e.type()

@@ -18,7 +18,7 @@ class Entry:
 
     Attributes:
         write: emits the instruction's source.
-        section: the PTX ISA section that defines it.
+        section: the section of PTX ISA 9.1 that defines it; numbers move between editions.
         dests: how many leading operands are destinations (0 or 1).
         inout: whether the destination is read as well.
         ends: whether it ends a basic block (control flow, or it may block).

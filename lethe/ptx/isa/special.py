@@ -1,4 +1,4 @@
-"""Fences, register budget, dependent launch, cluster helpers: PTX ISA 9.7.13.6, 9.7.13.17 and 9.7.19."""
+"""Fences, register budget, dependent launch, cluster helpers: PTX ISA 9.7.13.4, 9.7.13.13 and 9.7.19."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lethe.ptx.isa.warp import aligned
 from lethe.ptx.syntax import Imm, Instruction
 
 
-@instruction("membar", "fence", section="9.7.13.6", dests=0)
+@instruction("membar", "fence", section="9.7.13.4", dests=0)
 def fence(e: Emit, ins: Instruction) -> None:
     """Memory fences: execution is sequentially consistent already; proxy fences publish generic writes."""
     name = ins.name
@@ -44,7 +44,7 @@ def setmaxnreg(e: Emit, ins: Instruction) -> None:
     e.line(f"{e.obj(aligned)}({e.m})")
 
 
-@instruction("griddepcontrol", section="9.7.13.17", dests=0)
+@instruction("griddepcontrol", section="9.7.13.13", dests=0)
 def griddep(e: Emit, ins: Instruction) -> None:
     """One grid runs at a time: prerequisites are complete."""
     e.choice("launch_dependents", "wait")
@@ -68,7 +68,7 @@ def getctarank(e: Emit, ins: Instruction) -> None:
     e.put(ins.operands[0], "u32", "0")
 
 
-@instruction("alloca", "stacksave", "stackrestore", section="9.7.17", dests=1)
+@instruction("alloca", "stacksave", "stackrestore", section="9.7.17.1-3", dests=1)
 def stack(e: Emit, ins: Instruction) -> None:
     """Dynamic stack allocation has no user among the modelled compilers."""
     e.refuse("stack manipulation")

@@ -18,7 +18,7 @@ def _address_or_reg(e: Emit, operand: Operand) -> str:
 
 
 @instruction(
-    "tcgen05.alloc", "tcgen05.dealloc", "tcgen05.relinquish_alloc_permit", section="9.7.16.7", dests=0
+    "tcgen05.alloc", "tcgen05.dealloc", "tcgen05.relinquish_alloc_permit", section="9.7.16.7.1", dests=0
 )
 def lifetime(e: Emit, ins: Instruction) -> None:
     """Allocation, deallocation, and giving up the permit; warp-synchronous."""
@@ -33,7 +33,7 @@ def lifetime(e: Emit, ins: Instruction) -> None:
     e.line(f"{e.cta('tensor.' + op)}({e.rows}, {_address_or_reg(e, a)}, {e.src(n, 'u32')}, {e.m})")
 
 
-@instruction("tcgen05.mma", section="9.7.16.10", dests=0)
+@instruction("tcgen05.mma", section="9.7.16.10.9.1", dests=0)
 def mma(e: Emit, ins: Instruction) -> None:
     """tcgen05.mma.cta_group::1.kind [d], a, b, idesc {, disable lanes}, enable {, scale}."""
     tcgen05.refuse(ins.modifiers)
@@ -54,7 +54,7 @@ def mma(e: Emit, ins: Instruction) -> None:
     )
 
 
-@instruction("tcgen05.cp", section="9.7.16.9", dests=0)
+@instruction("tcgen05.cp", section="9.7.16.9.2", dests=0)
 def cp(e: Emit, ins: Instruction) -> None:
     """tcgen05.cp.shape {multicast} [taddr], s-desc."""
     tcgen05.refuse(ins.modifiers)
@@ -68,7 +68,7 @@ def cp(e: Emit, ins: Instruction) -> None:
     )
 
 
-@instruction("tcgen05.commit", section="9.7.16.12", dests=0)
+@instruction("tcgen05.commit", section="9.7.16.12.1", dests=0)
 def commit(e: Emit, ins: Instruction) -> None:
     """tcgen05.commit: an mbarrier arrival when all earlier operations of the thread are complete."""
     tcgen05.refuse(ins.modifiers)
@@ -76,7 +76,7 @@ def commit(e: Emit, ins: Instruction) -> None:
     e.line(f"{e.cta('tensor.commit')}({e.index}, {e.rows}, {e.address(ins.operands[0])}, {e.m})")
 
 
-@instruction("tcgen05.ld", section="9.7.16.8.1", late=True)
+@instruction("tcgen05.ld", section="9.7.16.8.3", late=True)
 def ld(e: Emit, ins: Instruction) -> None:
     """tcgen05.ld.sync.aligned.shape.num{.pack} r, [taddr] {, half offset}."""
     e.flag("ld", "sync", "aligned", "b32")
@@ -93,7 +93,7 @@ def ld(e: Emit, ins: Instruction) -> None:
     )
 
 
-@instruction("tcgen05.st", section="9.7.16.8.2", dests=0)
+@instruction("tcgen05.st", section="9.7.16.8.4", dests=0)
 def st(e: Emit, ins: Instruction) -> None:
     """tcgen05.st.sync.aligned.shape.num{.unpack} [taddr] {, half offset}, r."""
     e.flag("st", "sync", "aligned", "b32")
@@ -108,7 +108,7 @@ def st(e: Emit, ins: Instruction) -> None:
     )
 
 
-@instruction("tcgen05.wait::ld", "tcgen05.wait::st", section="9.7.16.8.3", dests=0)
+@instruction("tcgen05.wait::ld", "tcgen05.wait::st", section="9.7.16.8.5", dests=0)
 def wait(e: Emit, ins: Instruction) -> None:
     """tcgen05.wait::{ld,st}.sync.aligned."""
     which = e.choice("wait::ld", "wait::st")
@@ -118,8 +118,9 @@ def wait(e: Emit, ins: Instruction) -> None:
 
 
 @instruction(
-    "tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync", section="9.7.16.11", dests=0
+    "tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync", section="9.7.16.11.1", dests=0
 )
 def fence(e: Emit, ins: Instruction) -> None:
     """Code-motion fences around thread synchronisation."""
-    e.flag("fence::before_thread_sync", "fence::after_thread_sync")
+    which = e.choice("fence::before_thread_sync", "fence::after_thread_sync")
+    e.line(f"{e.cta('tensor.fence')}({e.rows}, {'before' in which}, {e.m})")

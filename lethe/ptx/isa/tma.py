@@ -1,4 +1,4 @@
-"""Tensor copies and tensor-map updates: PTX ISA 9.7.9.25.6 and 9.7.9.26."""
+"""Tensor copies and tensor-map updates: PTX ISA 9.7.9.27.1 and 9.7.9.28."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _map_and_coordinates(e: Emit, operand: Operand) -> str:
     return f"{e.address(Address(operand.base, operand.offset))}, [{names}]"
 
 
-@instruction("cp.async.bulk.tensor", section="9.7.9.25.6.2", dests=0)
+@instruction("cp.async.bulk.tensor", section="9.7.9.27.1.2", dests=0)
 def tensor(e: Emit, ins: Instruction) -> None:
     """Tile-mode loads completing on an mbarrier and stores in a bulk group."""
     tma.refuse(ins.modifiers)
@@ -43,7 +43,7 @@ def tensor(e: Emit, ins: Instruction) -> None:
         e.line(f"{e.cta('copies.tensor_load')}({e.index}, {e.rows}, {args}, {e.m})")
 
 
-@instruction("cp.reduce.async.bulk.tensor", section="9.7.9.25.6.3", dests=0)
+@instruction("cp.reduce.async.bulk.tensor", section="9.7.9.27.1.3", dests=0)
 def reduce_tensor(e: Emit, ins: Instruction) -> None:
     """cp.reduce.async.bulk.tensor shared -> global."""
     tma.refuse(ins.modifiers)
@@ -55,13 +55,13 @@ def reduce_tensor(e: Emit, ins: Instruction) -> None:
     e.line(f"{e.cta('copies.tensor_store')}({e.index}, {e.rows}, {args}, {e.m})")
 
 
-@instruction("cp.async.bulk.prefetch.tensor", section="9.7.9.25.6.4", dests=0)
+@instruction("cp.async.bulk.prefetch.tensor", section="9.7.9.27.1.4", dests=0)
 def prefetch_tensor(e: Emit, ins: Instruction) -> None:
     """A prefetch has no effect on results."""
     e.flag(*ins.modifiers)
 
 
-@instruction("tensormap.replace", section="9.7.9.26.1", dests=0)
+@instruction("tensormap.replace", section="9.7.9.28", dests=0)
 def replace(e: Emit, ins: Instruction) -> None:
     """tensormap.replace.tile.field [map] {, ordinal}, value."""
     e.flag("replace", "tile", "b1024", "b32", "b64", "global", *_SHARED)
@@ -88,7 +88,7 @@ def replace(e: Emit, ins: Instruction) -> None:
     )
 
 
-@instruction("tensormap.cp_fenceproxy", section="9.7.13.18", dests=0)
+@instruction("tensormap.cp_fenceproxy", section="9.7.13.16", dests=0)
 def copy_map(e: Emit, ins: Instruction) -> None:
     """Copy a tensor map from shared to global memory and fence it."""
     e.flag(*ins.modifiers)

@@ -1,4 +1,4 @@
-"""Warp-wide exchange: PTX ISA 9.7.9.6 (shfl.sync), 9.7.13.9-13 (vote, match, redux, elect, activemask).
+"""Warp-wide exchange: PTX ISA 9.7.9.6 (shfl.sync), 9.7.13.9-14 (vote, match, redux, elect, activemask).
 
 Every one names the lanes that must take part; lanes of the mask that are not here make it a divergence
 fault.
@@ -150,7 +150,7 @@ def match(e: Emit, ins: Instruction) -> None:
         e.put(second, "pred", f"{out}[1]")
 
 
-@instruction("redux.sync", section="9.7.13.11")
+@instruction("redux.sync", section="9.7.13.12")
 def redux(e: Emit, ins: Instruction) -> None:
     """redux.sync: add, min, max, and, or, xor on 32-bit integers; min and max on fp32."""
     e.flag("sync")
@@ -181,7 +181,7 @@ def redux(e: Emit, ins: Instruction) -> None:
     e.put(d, view, f"{e.obj(run)}({e.src(a, view)}, {e.src(members, 'u32')}, {e.m})")
 
 
-@instruction("elect", section="9.7.13.13")
+@instruction("elect", section="9.7.13.14")
 def elect(e: Emit, ins: Instruction) -> None:
     """elect.sync: the lowest lane of the member mask leads."""
     e.flag("sync")
@@ -209,7 +209,7 @@ def elect(e: Emit, ins: Instruction) -> None:
     e.put(d.second, "pred", f"{out}[1]")
 
 
-@instruction("activemask", section="9.7.13.12")
+@instruction("activemask", section="9.7.13.11")
 def activemask(e: Emit, ins: Instruction) -> None:
     """Lanes that execute now."""
     e.type(("b32",))
@@ -222,7 +222,7 @@ def activemask(e: Emit, ins: Instruction) -> None:
     e.put(d, "u32", f"{e.obj(run)}({e.m}, {e.dst(d, 'u32')})")
 
 
-@instruction("bar.warp.sync", section="9.7.13.3", dests=0)
+@instruction("bar.warp.sync", section="9.7.13.2", dests=0)
 def warp_barrier(e: Emit, ins: Instruction) -> None:
     """bar.warp.sync membermask: warps run in step, so only the mask is checked."""
     e.flag("warp", "sync")

@@ -8,7 +8,7 @@ from lethe.ptx.isa.warp import aligned
 from lethe.ptx.syntax import Imm, Instruction, Operand, Reg, Vector
 
 
-@instruction("wgmma.mma_async", section="9.7.15.5", inout=True, late=True, warpgroup=True)
+@instruction("wgmma.mma_async", section="9.7.15.5.2", inout=True, late=True, warpgroup=True)
 def mma_async(e: Emit, ins: Instruction) -> None:
     """wgmma.mma_async.sync.aligned.shape.dtype.atype.btype d, a, b, scale-d {, imm-scales, transposes}."""
     if ins.has("sp"):
@@ -39,6 +39,7 @@ def fence(e: Emit, ins: Instruction) -> None:
     """Orders register accesses with wgmma.mma_async."""
     e.flag("fence", "sync", "aligned")
     e.line(f"{e.obj(aligned)}({e.m})")
+    e.line(f"{e.cta('tensor.wgmma_fence')}({e.rows})")
 
 
 @instruction("wgmma.commit_group", section="9.7.15.7.2", dests=0, warpgroup=True)
