@@ -1,8 +1,8 @@
 """Shared-memory swizzles: which 16-byte granule of a 128-byte row holds what.
 
-TMA and the matrix descriptors of ``wgmma`` and ``tcgen05`` share the same patterns (PTX ISA "Swizzling modes"
-in the chapter on tensors, and the shared-memory matrix layouts of ``wgmma`` 9.7.15.5.1.2 and
-``tcgen05`` 9.7.16.10.6).  A pattern XORs address bits into lower ones, so it acts on absolute shared-memory addresses:
+TMA and the matrix descriptors of ``wgmma`` and ``tcgen05`` share the same patterns (PTX ISA 5.5.7, and the
+shared-memory matrix layouts of ``wgmma`` 9.7.15.5.1.2 and ``tcgen05`` 9.7.16.10.6).  A pattern XORs address
+bits into lower ones, so it acts on absolute shared-memory addresses:
 
 ================  ==================================  ===================
 mode              XOR                                 pattern repeats at

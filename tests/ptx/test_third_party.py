@@ -1,4 +1,4 @@
-"""NVIDIA's own CuTe DSL GEMMs, compiled here and executed: right numbers, and one habit that the ISA forbids.
+"""NVIDIA's own CuTe DSL kernels, compiled here and executed: right numbers, and a habit that the ISA forbids.
 
 Needs nvidia-cutlass-dsl and a checkout of NVIDIA/cutlass, whose folder ``examples/python/CuTeDSL`` is named
 by ``LETHE_CUTLASS_EXAMPLES``. The kernels are compiled at test time and never copied.
@@ -35,6 +35,12 @@ def execute(kernel, schedule, checks):
 @pytest.mark.parametrize("schedule", ["early", "late", "reverse"])
 def test_hopper_dense_gemm(schedule):
     found = execute("hopper_dense_gemm", schedule, checks=True)
+    assert found["fault"] == "" and found["error"] <= 1, found
+
+
+@pytest.mark.parametrize("schedule", ["early", "late"])
+def test_blackwell_mamba2_ssd(schedule):
+    found = execute("mamba2_ssd", schedule, checks=True)
     assert found["fault"] == "" and found["error"] <= 1, found
 
 
