@@ -129,7 +129,7 @@ def test_padding_states_do_not_turn_infinity_into_nan():
 
 
 def test_tokens_past_the_end_leave_no_trace_of_a_nan():
-    """The last checkpoint's span is longer than the sequence; a NaN in the last token's input meets no rate."""
+    """The last span is longer than the sequence; a NaN in the last input meets no rate."""
     from lethe.kernels.mamba3.scan import selective_scan
 
     o = scan_operands(1, 3, 2, 2)
