@@ -238,7 +238,8 @@ def scan_gradient(
             tl.store(dC_ptr + shared + t * n + state, dC, mask=bounded(state, n, live))
             tl.store(dB_ptr + shared + t * n + state, dB, mask=bounded(state, n, live))
             dinput = over_states(G * B[None, :, None], known, PADDED)
-            dlog = G * p
+            # Past the chunk's end G is zero and p the last state: zero times its NaN is no gradient.
+            dlog = tl.where(live, G * p, 0.0)
             dA += dlog * dt[:, None, :]
             ddt = over_states(dlog * A, known, PADDED) * (1.0 / LOG2E)
             du = w * dinput

@@ -126,3 +126,15 @@ def test_padding_states_do_not_turn_infinity_into_nan():
     u[0, 1, 0] = float("inf")
     y, _ = selective_scan(u, **ones, A=-torch.ones(2, 5))
     assert y[0, 1:, 0].isposinf().all() and y[0, :, 1].isfinite().all()
+
+
+def test_tokens_past_the_end_leave_no_trace_of_a_nan():
+    """The last span is longer than the sequence; a NaN in the last input meets no rate."""
+    from lethe.kernels.mamba3.scan import selective_scan
+
+    o = scan_operands(1, 3, 2, 2)
+    o["u"][0, -1, 0] = float("nan")
+    A = o["A"].requires_grad_()
+    y, _ = selective_scan(**(o | {"A": A}))
+    (gradient,) = torch.autograd.grad(y, A, torch.ones_like(y))
+    assert gradient.isfinite().all()
