@@ -83,8 +83,13 @@ def _name(name: str) -> str:
 
 
 def table_directive(table: pd.DataFrame, *, caption: str, label: str, align: Sequence[str] = ()) -> str:
-    """A MyST ``table`` directive with a caption and a label, from the columns of `table` as they are."""
+    """A MyST ``table`` directive with a caption and a label, from the columns of `table` as they are.
+
+    Raises ValueError for a table without columns, which the book could not show.
+    """
     columns = [str(c) for c in table.columns]
+    if not columns:
+        raise ValueError(f"the table {label} has no columns: say in its first row what is missing")
     rows = [[cell(v) for v in row] for row in table.itertuples(index=False)]
     if not align:
         align = ["r" if rows and all(_numeric(r[i]) for r in rows) else "l" for i in range(len(columns))]

@@ -151,7 +151,7 @@ def agreement_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
         failed = sum(1 for r in part if r.get("error"))
         out.append({"triton": version, "target": target, "configurations": len(part),
                     **issue_904.agreement(part), "did not compile": failed})  # fmt: skip
-    return pd.DataFrame(out)
+    return pd.DataFrame(out or [{"triton": MISSING}])
 
 
 # --- speeds -------------------------------------------------------------------------------------

@@ -83,3 +83,8 @@ def test_equal_figures_are_equal_files(glue, tmp_path):
     for suffix in ("svg", "png"):
         one, two = ((tmp_path / "f" / f"demo_{n}.{suffix}").read_bytes() for n in ("one", "two"))
         assert one == two
+
+
+def test_a_table_without_columns_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no columns"):
+        table_directive(pd.DataFrame([]), caption="c", label="l")

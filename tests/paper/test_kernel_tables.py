@@ -81,6 +81,7 @@ def test_columns_are_marked_where_they_do_not_load():
     assert table["stages 1, warps 4"][0] == "256" and table["stages 2, warps 4"][0] == "576 ✗"
     agreed = kernel_tables.agreement_table(rows)
     assert agreed["both refuse"][0] == agreed["both accept"][0] == 1
+    assert kernel_tables.agreement_table([])["triton"][0] == kernel_tables.MISSING
 
 
 def test_the_matrix_takes_the_worst():
