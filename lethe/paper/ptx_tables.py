@@ -22,20 +22,24 @@ NOTICED: dict[str, Callable[[Row], bool]] = {
 
 
 def validation(found: Mapping[str, tuple[Record, Agreement]]) -> pd.DataFrame:
-    """One row per recorded kernel: what it is, how much was executed and under how many schedules."""
+    """One row per recorded kernel: what it is, who compiled it for which architecture, how many warp
+    instructions were executed and under how many schedules."""
     rows = [
         {
             "kernel": f"`{name}`",
             "what": record.about,
-            "architecture": record.origin["arch"],
-            "compiler": record.origin["compiler"],
-            "warp instructions": f"{agreement.instructions:,}" if agreement.instructions else "–",
+            "by": f"{_compiler(record)}, {record.origin['arch']}",
+            "instructions": f"{agreement.instructions:,}" if agreement.instructions else "–",
             "schedules": agreement.schedules,
             "answer": _answer(record, agreement),
         }
         for name, (record, agreement) in found.items()
     ]
     return pd.DataFrame(rows)
+
+
+def _compiler(record: Record) -> str:
+    return str(record.origin["compiler"]).replace("nvidia-cutlass-dsl", "CuTe DSL")
 
 
 def _answer(record: Record, agreement: Agreement) -> str:
