@@ -271,6 +271,28 @@ def test_a_custom_op_runs_under_the_pretence() -> None:
     assert _custom_op()
 
 
+ANNOTATED = """
+from __future__ import annotations
+from collections.abc import Sequence
+import torch
+
+@torch.library.custom_op("lethe_test::annotated", mutates_args=())
+def annotated(x: torch.Tensor, by: Sequence[int]) -> torch.Tensor:
+    return x * by[0]
+"""
+
+
+@interpreted
+def _annotated_op(k: Any) -> float:
+    space: dict[str, Any] = {"__name__": "annotated"}
+    exec(compile(ANNOTATED, "<annotated>", "exec", dont_inherit=True), space)
+    return float(space["annotated"](torch.ones(()), [3]))
+
+
+def test_a_custom_op_may_have_annotations_that_are_strings() -> None:
+    assert _annotated_op() == 3.0
+
+
 @interpreted
 def _host_argument(k: Any) -> str:
     try:

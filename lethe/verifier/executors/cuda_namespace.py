@@ -269,10 +269,15 @@ def _custom_op(original: Callable[..., Any], inside: Callable[..., Any]) -> Call
 
     def custom_op(name: str, fn: Any = None, /, **options: Any) -> Any:
         options["device_types"] = None
-        decorate = original(name, **options)
-        if fn is None:
-            return lambda function: decorate(inside(function))
-        return decorate(inside(fn))
+
+        def decorate(function: Callable[..., Any]) -> Any:
+            # From the function itself: annotations that are strings are resolved where it was written.
+            schema = options.get("schema") or torch.library.infer_schema(
+                function, mutates_args=options["mutates_args"]
+            )
+            return original(name, **{**options, "schema": schema})(inside(function))
+
+        return decorate if fn is None else decorate(fn)
 
     return custom_op
 
