@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ class Problem:
     spec: OpSpec | None = None
     path: str = ""
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         return hashlib.sha256(self.source.encode()).hexdigest()
 
@@ -77,7 +78,7 @@ class Candidate:
     kind: str = "module"
     path: str = ""
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         return hashlib.sha256(self.source.encode()).hexdigest()
 
