@@ -22,8 +22,8 @@ from lethe.kernels.mamba3.scan_forward import (
     load_row,
     load_taps,
     over_states,
+    state_tile,
     step_size,
-    tile_offsets,
 )
 
 
@@ -41,14 +41,7 @@ def chunk_adjoint(
     """
     batch = tl.program_id(0).to(tl.int64)
     part = tl.program_id(2)
-    row = tl.arange(0, DR)[:, None] * DL + tl.arange(0, DL)[None, :]
-    channel = tl.program_id(1) * (DR * DL) + row
-    inside = channel < width
-    state = tl.arange(0, NB)
-    known = state < n
-    at = tile_offsets(channel, state, width)
-    both = inside[:, None, :] & known[None, :, None]
-    A = tl.load(A_ptr + at, mask=both, other=0.0).to(tl.float32) * LOG2E
+    channel, inside, state, known, at, both, A = state_tile(A_ptr, tl.program_id(1), width, n, NB, DR, DL)
     bias = tl.zeros([DR, DL], tl.float32)
     if HAS_BIAS:
         bias = tl.load(dt_bias_ptr + channel, mask=inside, other=0.0).to(tl.float32)
@@ -113,14 +106,7 @@ def scan_gradient(
     batch = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     part = tl.program_id(2)
-    row = tl.arange(0, DR)[:, None] * DL + tl.arange(0, DL)[None, :]
-    channel = block * (DR * DL) + row
-    inside = channel < width
-    state = tl.arange(0, NB)
-    known = state < n
-    at = tile_offsets(channel, state, width)
-    both = inside[:, None, :] & known[None, :, None]
-    A = tl.load(A_ptr + at, mask=both, other=0.0).to(tl.float32) * LOG2E
+    channel, inside, state, known, at, both, A = state_tile(A_ptr, block, width, n, NB, DR, DL)
     bias = tl.zeros([DR, DL], tl.float32)
     if HAS_BIAS:
         bias = tl.load(dt_bias_ptr + channel, mask=inside, other=0.0).to(tl.float32)

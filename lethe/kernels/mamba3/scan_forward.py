@@ -40,6 +40,20 @@ def tile_offsets(channel, state, width):
 
 
 @triton.jit
+def state_tile(A_ptr, block, width, n, NB: tl.constexpr, DR: tl.constexpr, DL: tl.constexpr):
+    """The tile of a program: its channels [DR, DL] and states [N], which of them exist, their offsets into
+    arrays [N, D] [DR, N, DL] with the mask, and the rates A in units of log 2."""
+    channel = block * (DR * DL) + tl.arange(0, DR)[:, None] * DL + tl.arange(0, DL)[None, :]
+    inside = channel < width
+    state = tl.arange(0, NB)
+    known = state < n
+    at = tile_offsets(channel, state, width)
+    both = inside[:, None, :] & known[None, :, None]
+    A = tl.load(A_ptr + at, mask=both, other=0.0).to(tl.float32) * LOG2E
+    return channel, inside, state, known, at, both, A
+
+
+@triton.jit
 def over_states(v, known, PADDED: tl.constexpr):
     """The sum of a tile [DR, N, DL] over its states; padding lanes may hold infinity times zero, a NaN."""
     if PADDED:
@@ -77,14 +91,7 @@ def chunk_state(
     """
     batch = tl.program_id(0).to(tl.int64)
     part = tl.program_id(2)
-    row = tl.arange(0, DR)[:, None] * DL + tl.arange(0, DL)[None, :]
-    channel = tl.program_id(1) * (DR * DL) + row
-    inside = channel < width
-    state = tl.arange(0, NB)
-    known = state < n
-    at = tile_offsets(channel, state, width)
-    both = inside[:, None, :] & known[None, :, None]
-    A = tl.load(A_ptr + at, mask=both, other=0.0).to(tl.float32) * LOG2E
+    channel, inside, state, known, at, both, A = state_tile(A_ptr, tl.program_id(1), width, n, NB, DR, DL)
     bias = tl.zeros([DR, DL], tl.float32)
     if HAS_BIAS:
         bias = tl.load(dt_bias_ptr + channel, mask=inside, other=0.0).to(tl.float32)
@@ -151,14 +158,7 @@ def scan_output(
     """
     batch = tl.program_id(0).to(tl.int64)
     part = tl.program_id(2)
-    row = tl.arange(0, DR)[:, None] * DL + tl.arange(0, DL)[None, :]
-    channel = tl.program_id(1) * (DR * DL) + row
-    inside = channel < width
-    state = tl.arange(0, NB)
-    known = state < n
-    at = tile_offsets(channel, state, width)
-    both = inside[:, None, :] & known[None, :, None]
-    A = tl.load(A_ptr + at, mask=both, other=0.0).to(tl.float32) * LOG2E
+    channel, inside, state, known, at, both, A = state_tile(A_ptr, tl.program_id(1), width, n, NB, DR, DL)
     bias = tl.zeros([DR, DL], tl.float32)
     if HAS_BIAS:
         bias = tl.load(dt_bias_ptr + channel, mask=inside, other=0.0).to(tl.float32)
