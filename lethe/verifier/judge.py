@@ -52,7 +52,7 @@ from lethe.verifier.verdict import (
     Verdict,
 )
 
-DOCKETS_KEPT = 3
+DOCKETS_KEPT = 2
 """Problems whose reference side stays in memory; candidates of one problem usually come together."""
 
 KEPT_DEVICE_BYTES = 2 << 30

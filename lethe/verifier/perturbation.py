@@ -73,7 +73,23 @@ class Perturb(EagerMode):
         self.generators: dict[torch.device, torch.Generator] = {}
         self.depth = 0
         self.operations = 0
-        self.overflowed = False
+        self._escaped: Tensor | None = None
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether anything has left the range of the working precision."""
+        return self._escaped is not None and bool(self._escaped)
+
+    def _escape(self, t: Tensor, where: Tensor, infinite: Tensor | float) -> Tensor:
+        """`t`, but `infinite` at `where`, which is booked as an overflow if it holds anywhere.
+
+        Nothing waits for a GPU to learn whether it does: where many judges share one, a wait costs a turn.
+        """
+        some = where.any()
+        if not where.is_cuda and not bool(some):
+            return t
+        self._escaped = some if self._escaped is None else self._escaped.to(some.device) | some
+        return torch.where(where, infinite, t)
 
     def uniform(self, t: Tensor) -> Tensor:
         """Errors uniform in [-1, 1), one per element of `t`, float64; a common sign if `coherent`."""
@@ -115,9 +131,7 @@ class Perturb(EagerMode):
         moved = torch.where(real.isfinite(), error.add_(real), real)
         if self.limit is not None:
             beyond = real.isfinite() & (moved.abs() >= self.limit)
-            if bool(beyond.any()):
-                self.overflowed = True
-                moved = torch.where(beyond, moved.sign() * torch.inf, moved)
+            moved = self._escape(moved, beyond, moved.sign() * torch.inf)
         return torch.view_as_complex(moved) if t.is_complex() else moved
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -148,22 +162,16 @@ class Perturb(EagerMode):
             return self._replace(func, out, [_spelling(name, out)], [1.0], (1,), vanishing=name in VANISHING)
         counts = lengths(name, args, out)
         scales, factors = self._accumulation(func, name, kind, originals, kwargs, out, counts)
-        if kind == "multiplying" and self.limit is not None and isinstance(out, Tensor):
-            escapes = _partial_products_escape(name, originals, kwargs, out, self.limit, self.tiny)
-            self.overflowed = self.overflowed or bool(escapes.any())
-            out = torch.where(escapes, torch.inf, out)
-        if kind in ("contraction", "adding") and self.limit is not None and isinstance(out, Tensor):
-            sums = _partial_sums_escape(func, originals, kwargs, out, self.limit)
-            if sums is not None:
-                self.overflowed = True
-                out = torch.where(sums, torch.inf, out)
-        if (
-            name == "mean"
-            and self.limit is not None
-            and bool((out.isfinite() & (out.abs() >= self.limit / counts[0])).any())
-        ):
-            self.overflowed = True  # the sum that the mean divides overflows first
-            out = torch.where(out.abs() >= self.limit / counts[0], out.sign() * torch.inf, out)
+        if self.limit is not None and isinstance(out, Tensor):
+            if kind == "multiplying":
+                parts = _partial_products_escape(name, originals, kwargs, out, self.limit, self.tiny)
+                out = self._escape(out, parts, torch.inf)
+            if kind in ("contraction", "adding"):
+                sums = _partial_sums_escape(func, originals, kwargs, out, self.limit)
+                out = out if sums is None else self._escape(out, sums, torch.inf)
+            if name == "mean":  # the sum that it divides overflows first
+                large = out.isfinite() & (out.abs() >= self.limit / counts[0])
+                out = self._escape(out, large, out.sign() * torch.inf)
         return self._replace(func, out, scales, factors, counts)
 
     def _cast(self, t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -250,16 +258,15 @@ def _partial_sums_escape(
     func: Any, args: Any, kwargs: dict[str, Any], out: Tensor, limit: float
 ) -> Tensor | None:
     """Mask of sums of which some partial sum may leave the range of the working precision: those whose
-    absolute terms add up to `limit`. None if there are none.
+    absolute terms add up to `limit`. None where nothing comes near it.
 
     A bound from the largest magnitudes spares the sum of absolute terms where nothing comes near.
     """
     wide = [t for t in tree_leaves((args, kwargs)) if _is_wide(t) and t.numel()]
-    largest = math.prod(max(1.0, float(t.abs().nan_to_num(0.0, 0.0, 0.0).max())) for t in wide)
-    if largest * sum(t.numel() for t in wide) < limit:
+    peaks = [t.abs().nan_to_num(0.0, 0.0, 0.0).max().clamp(min=1.0).to(out.device) for t in wide]
+    if not peaks or float(torch.stack(peaks).prod()) * sum(t.numel() for t in wide) < limit:
         return None
-    escapes = out.isfinite() & (mapped(func, args, kwargs, torch.abs) >= limit)
-    return escapes if bool(escapes.any()) else None
+    return out.isfinite() & (mapped(func, args, kwargs, torch.abs) >= limit)
 
 
 def _partial_products_escape(

@@ -38,12 +38,13 @@ CUDA_BUDGET = Budget(
     wall_seconds=60.0,
     memory_bytes=4 << 30,
     reference_seconds=0.25,
-    reference_bytes=128 << 20,
+    reference_bytes=16 << 20,
     written_bytes=2 << 30,
-    case_elements=1 << 24,
+    case_elements=1 << 22,
 )
 """On a GPU compilation is what takes the wall time, and memory is what many judges share: the oracle holds
-each of some sixty draws in float64. Every size is still hundreds of tiles."""
+each of some sixty draws in float64, and should keep all of them while the candidates of a problem come and go
+(`docket.KEPT_BYTES`). Every size is still hundreds of tiles."""
 
 
 COMPILER_SECONDS = 120.0

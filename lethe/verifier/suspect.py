@@ -15,6 +15,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from json import JSONDecoder, JSONEncoder
 from mmap import MAP_SHARED, PROT_READ, PROT_WRITE, mmap
 from time import perf_counter
@@ -339,6 +340,8 @@ def preload() -> None:
     """
     for name in ("numpy", "triton", "triton.language", "triton.runtime.interpreter"):
         importlib.import_module(name)
+    if os.path.exists("/dev/nvidiactl") and os.environ.get("TRITON_INTERPRET") != "1":
+        _preload_compiler()
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
     _frombuffer(b"\0" * 8, dtype=_uint8)
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -348,6 +351,17 @@ def preload() -> None:
         warm()
         executors.reset_launches()
         clear_records()
+
+
+def _preload_compiler() -> None:
+    """Triton's compiler, and its helper for the CUDA driver, for which every suspect would run a C compiler.
+
+    Loading the helper touches no device, so a fork is still possible. Where it cannot be built, suspects try.
+    """
+    for name in ("triton.compiler", "triton.backends.nvidia.compiler", "triton.runtime.autotuner"):
+        importlib.import_module(name)
+    with suppress(Exception):
+        importlib.import_module("triton.backends.nvidia.driver").CudaUtils()
 
 
 def main(fd: int, executor: str, limits: Limits, scratch: str, cache: str, report: Isolation) -> None:
