@@ -1,27 +1,29 @@
 """Everything about the six kernels that needs a GPU, in one call that writes as it goes.
 
     python -m lethe.evidence.kernels_gpu run --out FOLDER --official PATH [--seconds 480]
-    python -m lethe.evidence.kernels_gpu dry [--target 90]
+    python -m lethe.evidence.kernels_gpu dry [--target 90] [--shard i/n]
     python -m lethe.evidence.kernels_gpu record FOLDER
 
-`run` builds mamba-ssm's CUDA scan in the background while it runs the GPU tests (values, gradients, the same
-bits twenty times, graph replay), the sanitizer where it starts, and the controls' audit; then the speed grid
-for the time that is left. Each step leaves a file, so that a run which is cut short keeps what it has.
-It needs torch, triton, numpy and pytest. `dry` needs no GPU: it goes through every launch of the speed grid
-and compiles it for the target, so that no compile error is first seen on a device. `record` writes what
-`run` left to ``data/measured``.
+`run` builds mamba-ssm's CUDA scan and compiles the speed grid in the background while it runs the GPU tests
+(values, gradients, the same bits twenty times, graph replay), the sanitizer where it starts, and the audit of
+the controls; then the speed grid for the time that is left. Each step leaves a file, so that a run which is
+cut short keeps what it has. It needs torch, triton, numpy and pytest. `dry` needs no GPU: it goes through
+every launch of the speed grid and compiles it for the target, so that no compile error is first seen on a
+device. `record` writes what `run` left to ``data/measured``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,9 @@ KERNELS = "lethe/kernels/mamba3"
 QUIET = 0.4
 """Share of the time that the speeds keep for themselves: nothing else may run on the device meanwhile."""
 
+ASIDE = 8
+"""Processes that compile beside each other: half a minute goes into one kernel of the wide heads."""
+
 Step = dict[str, Any]
 
 
@@ -49,6 +54,10 @@ def run(out: Path, where: str | None, seconds: float) -> None:
     )
     library = Path(tempfile.gettempdir()) / "lethe-selective-scan"  # too large for `out`, which comes back
     children = {"controls": _start("controls", "--out", str(out))}
+    target = str(_target())
+    warm = [
+        _start("dry", "--target", target, "--shard", f"{i + 1}/{ASIDE}", quiet=True) for i in range(ASIDE)
+    ]
     if where:
         children["build"] = _start("build", "--out", str(out), "--official", where, "--folder", str(library))
     _step(out, "tests", lambda: tests(seconds / 3))
@@ -63,13 +72,24 @@ def run(out: Path, where: str | None, seconds: float) -> None:
                 out / f"{name}.json",
                 {"built": False, "error": "it took too long; what its file holds stands"},
             )
+    for child in warm:
+        child.kill()
     _step(out, "speed", lambda: speed(out, where, end - time.monotonic() - 10))
 
 
-def _start(*arguments: str) -> subprocess.Popen[bytes]:
+def _start(*arguments: str, quiet: bool = False) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "lethe.evidence.kernels_gpu", *arguments], cwd=provenance.ROOT
+        [sys.executable, "-m", "lethe.evidence.kernels_gpu", *arguments],
+        cwd=provenance.ROOT,
+        stdout=subprocess.DEVNULL if quiet else None,
     )
+
+
+def _target() -> int:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
 
 
 def _write(file: Path, content: Any) -> None:
@@ -91,16 +111,13 @@ def build(where: str, folder: Path, out: Path) -> None:
     """Build the official CUDA scan for the device's architecture; writes ``build.json``."""
     import os
 
-    import torch
-
     from lethe.kernels.mamba3 import baselines, official
 
     start = time.monotonic()
-    major, minor = torch.cuda.get_device_capability()
     try:
         with tempfile.TemporaryDirectory() as unpacked:
             root = official.unpack(official.locate(where), Path(unpacked))
-            library = baselines.build(root, folder, 10 * major + minor, max(2, (os.cpu_count() or 4) - 4))
+            library = baselines.build(root, folder, _target(), max(2, (os.cpu_count() or 4) // 2))
         found: Step = {"built": True, "library": str(library)}
     except (official.OfficialMissing, OSError) as error:
         found = {"built": False, "why": str(error)[:500]}
@@ -108,9 +125,20 @@ def build(where: str, folder: Path, out: Path) -> None:
 
 
 def tests(seconds: float) -> Step:
-    """The GPU tests, by pytest in a process of its own."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", TESTS]
-    return _finished(command, seconds)
+    """The GPU tests, by pytest in several processes: most of their time goes into compiling."""
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    listed = _finished([*pytest, "--collect-only", TESTS], seconds, keep=1 << 20)
+    names = [line for line in listed["output"].splitlines() if "::" in line]
+    end = time.monotonic() + seconds
+    with ThreadPoolExecutor(ASIDE) as pool:
+        parts = [names[i::ASIDE] for i in range(min(ASIDE, len(names)))]
+        found = list(pool.map(lambda part: _finished([*pytest, *part], end - time.monotonic()), parts))
+    words = re.findall(r"(\d+) (passed|failed|skipped|error)", " ".join(r["output"][-200:] for r in found))
+    counts: dict[str, int] = {}
+    for count, word in words:
+        counts[word] = counts.get(word, 0) + int(count)
+    wrong = [r for r in found if r["status"] != 0]
+    return {"tests": len(names), **counts, "status": wrong[0]["status"] if wrong else 0, "parts": wrong}
 
 
 def sanitizer(seconds: float) -> Step:
@@ -125,15 +153,15 @@ def sanitizer(seconds: float) -> Step:
     return found
 
 
-def _finished(command: list[str], seconds: float) -> Step:
+def _finished(command: list[str], seconds: float, keep: int = 3000) -> Step:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, cwd=provenance.ROOT, check=False
         )
     except subprocess.TimeoutExpired as late:
         text = late.stdout if isinstance(late.stdout, str) else (late.stdout or b"").decode(errors="replace")
-        return {"status": None, "why": f"not finished after {seconds:.0f} s", "output": text[-3000:]}
-    return {"status": done.returncode, "output": (done.stdout + done.stderr)[-3000:]}
+        return {"status": None, "why": f"not finished after {seconds:.0f} s", "output": text[-keep:]}
+    return {"status": done.returncode, "output": (done.stdout + done.stderr)[-keep:]}
 
 
 def controls(file: Path) -> Step:
@@ -145,7 +173,7 @@ def controls(file: Path) -> Step:
     settings = JudgeSettings(device="cuda")
     found = []
     with file.open("w", encoding="utf-8") as out:
-        for result in judged(list(corpus.load().rows()), settings, workers=2):
+        for result in judged(list(corpus.load().rows()), settings, workers=len(corpus.NAMES)):
             line = lines.make(result.row, result.verdict, settings.record(), result.wall)
             found.append(line)
             out.write(json.dumps(line, sort_keys=True) + "\n")
@@ -170,7 +198,7 @@ def speed(out: Path, where: str | None, seconds: float) -> Step:
 # --- without a GPU ---------------------------------------------------------------------------
 
 
-def dry(target: int) -> Iterator[Step]:
+def dry(target: int, shard: int = 1, shards: int = 1) -> Iterator[Step]:
     """Compile every launch of the speed grid for ``sm_<target>``; a row for each kernel specialisation.
 
     Turns this process into a compiler for that target. Tensors are without data, so any size costs nothing.
@@ -196,7 +224,8 @@ def dry(target: int) -> Iterator[Step]:
 
     JITFunction.run = compile_only
     try:
-        for case in [case for suite in ("scan", "block", "siso", "mimo") for case in cases.grid(suite)]:
+        every = [case for suite in ("scan", "block", "siso", "mimo") for case in cases.grid(suite)]
+        for case in every[shard - 1 :: shards]:
             for mode in ("serial", "chunked", "auto"):
                 before = len(seen)
                 _launches(case, mode)
@@ -286,7 +315,9 @@ def main(argv: list[str] | None = None) -> int:
         command.add_argument("--out", type=Path, required=True)
         command.add_argument("--official")
     commands.add_parser("controls").add_argument("--out", type=Path, required=True)
-    commands.add_parser("dry").add_argument("--target", type=int, default=90)
+    compiled = commands.add_parser("dry")
+    compiled.add_argument("--target", type=int, default=90)
+    compiled.add_argument("--shard", default="1/1", metavar="i/n")
     commands.add_parser("record").add_argument("folder", type=Path)
     given = parser.parse_args(argv)
     if given.command == "run":
@@ -296,7 +327,8 @@ def main(argv: list[str] | None = None) -> int:
     elif given.command == "controls":
         _step(given.out, "controls", lambda: controls(given.out / "controls.jsonl"))
     elif given.command == "dry":
-        for row in dry(given.target):
+        shard, _, shards = given.shard.partition("/")
+        for row in dry(given.target, int(shard), int(shards or 1)):
             print(json.dumps(row), flush=True)
     else:
         for path in record(given.folder):

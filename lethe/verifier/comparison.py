@@ -73,35 +73,37 @@ def compare(value: Tensor, truth: Tensor, allowed: Band) -> Comparison:
     v = real_view(value.detach()).to(device=y.device, dtype=torch.float64)
     if v.shape != y.shape:  # one is complex, the other is not
         v = torch.stack([v, torch.zeros_like(v)], dim=-1) if v.dim() < y.dim() else v[..., 0]
-    swallowed = int((allowed.nonfinite & ~same_nonfinite(v, y)).sum()) if allowed.nonfinite is not None else 0
+    swallowed = (allowed.nonfinite & ~same_nonfinite(v, y)).sum() if allowed.nonfinite is not None else 0
     return _worst(v, y, allowed.bound.to(y.device), allowed.valid.to(y.device), swallowed)
 
 
-def _worst(v: Tensor, y: Tensor, bound: Tensor, valid: Tensor, swallowed: int) -> Comparison:
-    checked = int(valid.sum())
-    if not checked:
-        return Comparison(0.0, (), 0.0, 0.0, math.nan, math.nan, 0, 0, 0, swallowed)
+def _worst(v: Tensor, y: Tensor, bound: Tensor, valid: Tensor, swallowed: Tensor | int) -> Comparison:
+    if not v.numel():
+        return Comparison(0.0, (), 0.0, 0.0, math.nan, math.nan, 0, 0, 0, int(swallowed))
     error = (v - y).abs()
     same = (error == 0) | same_nonfinite(v, y)
     minted = valid & ~v.isfinite() & ~same
     ratio = torch.where(valid & ~same, error / bound, 0.0).masked_fill(minted, math.inf)
-    flat = int(ratio.reshape(-1).argmax())
+    at = ratio.reshape(-1).argmax()
+    values = [t.expand(ratio.shape).reshape(-1)[at] for t in (ratio, error, bound, y, v)]
+    counts = [valid.sum(), (ratio > 1).sum(), minted.sum(), torch.as_tensor(swallowed, device=v.device), at]
+    # one read of everything: a wait for a device that others share costs more than the comparison
+    read = torch.stack([t.double() for t in (*values, *counts)]).tolist()
+    checked, breaches, minted_count, swallowed_count, flat = map(int, read[5:])
+    if not checked:
+        return Comparison(0.0, (), 0.0, 0.0, math.nan, math.nan, 0, 0, 0, swallowed_count)
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), ratio.shape)) if ratio.dim() else ()
-
-    def at(t: Tensor) -> float:
-        return float(t.reshape(-1)[flat])
-
     return Comparison(
-        ratio=at(ratio),
+        ratio=read[0],
         index=index,
-        error=at(error),
-        bound=at(bound.expand(ratio.shape)),
-        expected=at(y),
-        got=at(v),
+        error=read[1],
+        bound=read[2],
+        expected=read[3],
+        got=read[4],
         checked=checked,
-        breaches=int((ratio > 1).sum()),
-        minted=int(minted.sum()),
-        swallowed=swallowed,
+        breaches=breaches,
+        minted=minted_count,
+        swallowed=swallowed_count,
     )
 
 

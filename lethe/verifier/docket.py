@@ -65,6 +65,7 @@ class Truth:
     by_gate: bool = False
     """Whether the gates' bands differ, as in the ``paper`` profile; the derived ones depend on the case."""
     _bands: dict[tuple[str, int], list[Band]] = field(default_factory=dict, repr=False)
+    _memo: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def bands(self, gate: str, salt: int = 0) -> list[Band]:
         """One band per output; computed on first use, since the tolerance-free gates need none.
@@ -75,6 +76,12 @@ class Truth:
         if key not in self._bands:
             self._bands[key] = self.make_bands(gate, salt)
         return self._bands[key]
+
+    def remembered(self, key: str, find: Callable[[], Any]) -> Any:
+        """What `find` returned when `key` was first asked for; no candidate may have a part in it."""
+        if key not in self._memo:
+            self._memo[key] = find()
+        return self._memo[key]
 
 
 class Docket:
@@ -95,10 +102,10 @@ class Docket:
                 self.base = dict(self._fitting().sizes)
         self.written: Sizes = sizes_as_written(problem)
         self._instances: OrderedDict[tuple[Any, ...], Instance] = OrderedDict()
-        self._cases: TensorCache[tuple[Any, ...], Case | str] = TensorCache(KEPT_BYTES[settings.device])
-        self._truths: TensorCache[tuple[Any, ...], tuple[list[Any], Truth]] = TensorCache(
-            KEPT_BYTES[settings.device]
-        )
+        kept = KEPT_BYTES[settings.device]
+        self._cases: TensorCache[tuple[Any, ...], Case | str] = TensorCache(kept)
+        self._truths: TensorCache[tuple[Any, ...], tuple[list[Any], Truth]] = TensorCache(kept)
+        self._handed: TensorCache[tuple[int, str], tuple[list[Any], Any]] = TensorCache(kept)
         self._memo: dict[str, Any] = {}
         normal = self.case("normal", settings.seed)
         first, _ = flatten(oracle.run_working(self.instance(), normal.inputs))
@@ -164,6 +171,16 @@ class Docket:
         if isinstance(found, str):
             raise SkipCase(found)
         return found
+
+    def on_host(self, case: Case, dtype: str = "float32") -> Any:
+        """The inputs of a case in `dtype`, in the memory from which they are handed to suspects (cached)."""
+        if self.settings.device == "cpu":
+            return cast_floating(case.inputs, dtype)
+        key = (id(case.inputs), dtype)
+        if key not in self._handed:
+            handed = map_tensors(cast_floating(case.inputs, dtype), lambda t: t.cpu())
+            self._handed.put(key, (case.inputs, handed), handed)
+        return self._handed[key][1]
 
     def truth(self, case: Case, dtype: str = "float32") -> Truth:
         """Oracle, working-precision outputs and bands of a case (cached)."""

@@ -7,6 +7,7 @@ sqrt(n) u: N. Higham and T. Mary, SIAM J. Sci. Comput. 41 (2019) A2815.
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -46,6 +47,9 @@ VANISHING = frozenset({"exp", "exp2", "sigmoid", "erfc"})
 """Functions that never reach zero but come below every float: a zero of theirs is an underflow, where a
 faithful kernel may return anything up to the smallest normal (a clamped or approximate exponential does)."""
 
+HAS_TRITON = find_spec("triton") is not None
+"""torch for CUDA brings it along; without it a GPU's judge takes a dozen launches where one would do."""
+
 COARSE = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 """Unit roundoffs of the dtypes to which a reference may round inside."""
 
@@ -73,12 +77,13 @@ class Perturb(EagerMode):
         self.generators: dict[torch.device, torch.Generator] = {}
         self.depth = 0
         self.operations = 0
-        self._escaped: Tensor | None = None
+        self._calls = 0
+        self._escaped: dict[torch.device, Tensor] = {}
 
     @property
     def overflowed(self) -> bool:
         """Whether anything has left the range of the working precision."""
-        return self._escaped is not None and bool(self._escaped)
+        return any(bool(t) for t in self._escaped.values())
 
     def _escape(self, t: Tensor, where: Tensor, infinite: Tensor | float) -> Tensor:
         """`t`, but `infinite` at `where`, which is booked as an overflow if it holds anywhere.
@@ -88,8 +93,14 @@ class Perturb(EagerMode):
         some = where.any()
         if not where.is_cuda and not bool(some):
             return t
-        self._escaped = some if self._escaped is None else self._escaped.to(some.device) | some
+        self._escapes(t.device).logical_or_(some)
         return torch.where(where, infinite, t)
+
+    def _escapes(self, device: torch.device) -> Tensor:
+        """int32: 1 once anything on `device` has left the range."""
+        if device not in self._escaped:
+            self._escaped[device] = torch.zeros((), dtype=torch.int32, device=device)
+        return self._escaped[device]
 
     def uniform(self, t: Tensor) -> Tensor:
         """Errors uniform in [-1, 1), one per element of `t`, float64; a common sign if `coherent`."""
@@ -116,8 +127,10 @@ class Perturb(EagerMode):
         Near zero a result may be flushed, an error of at most `tiny` and at most itself, so that zeros stay
         zeros unless the function is `vanishing`; the `terms` of a sum may be flushed one by one.
         """
-        with torch._C._DisableTorchDispatch():  # plain float64 arithmetic: no mode has a say in it
-            return self._moved(t, scale, factor, terms, vanishing)
+        # plain float64 arithmetic: no mode has a say in it
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            move = self._moved_at_once if t.is_cuda and HAS_TRITON else self._moved
+            return move(t, scale, factor, terms, vanishing)
 
     def _moved(self, t: Tensor, scale: Tensor | None, factor: float, terms: int, vanishing: bool) -> Tensor:
         real = real_view(t.detach())
@@ -132,6 +145,28 @@ class Perturb(EagerMode):
         if self.limit is not None:
             beyond = real.isfinite() & (moved.abs() >= self.limit)
             moved = self._escape(moved, beyond, moved.sign() * torch.inf)
+        return torch.view_as_complex(moved) if t.is_complex() else moved
+
+    def _moved_at_once(
+        self, t: Tensor, scale: Tensor | None, factor: float, terms: int, vanishing: bool
+    ) -> Tensor:
+        """The same in one launch, with random numbers of its own."""
+        from lethe.verifier.perturbation_kernel import move
+
+        self._calls += 1
+        moved = move(
+            real_view(t.detach()),
+            None if scale is None else real_view(scale),
+            self._escapes(t.device),
+            seed=((self.seed << 24) + self._calls) % (1 << 63),
+            unit=self.unit,
+            tiny=self.tiny,
+            grown=self.unit * factor,
+            underflow=self.tiny * terms if terms > 1 else 0.0,
+            limit=self.limit,
+            vanishing=vanishing,
+            coherent=self.coherent,
+        )
         return torch.view_as_complex(moved) if t.is_complex() else moved
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

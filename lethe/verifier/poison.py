@@ -38,6 +38,7 @@ _empty, _no_grad = torch.empty, torch.no_grad
 _Tensor, _strided, _uint8, _bool = torch.Tensor, torch.strided, torch.uint8, torch.bool
 _fill, _set, _ne, _zero = torch.Tensor.fill_, torch.Tensor.set_, torch.Tensor.ne, torch.Tensor.zero_
 _count, _data_ptr, _storage = torch.Tensor.count_nonzero, torch.Tensor.data_ptr, torch.Tensor.untyped_storage
+_stack, _tolist = torch.stack, torch.Tensor.tolist
 _stream_captures = torch.cuda.is_current_stream_capturing
 _compiling, _plain = torch.compiler.is_compiling, torch._C.DisableTorchFunction
 
@@ -83,15 +84,32 @@ class _Zone:
 
     def overrun(self) -> str | None:
         """Where something was written outside, in words."""
+        return self.told(_read(self.wrong()))
+
+    def wrong(self) -> list[torch.Tensor]:
+        """How many bytes of either side have changed, as tensors that nobody has waited for; empty if the
+        candidate resized the tensor, which is its right."""
         t = self.tensor
         reach = span(tuple(t.shape), tuple(t.stride())) * t.element_size()
         if _data_ptr(t) == self.start and reach > self.size:
-            return None  # the candidate resized it, which is its right
-        for side, zone in zip(("before its start", "after its end"), self._sides(), strict=True):
-            wrong = int(_count(_ne(zone, self.byte)))
-            if wrong:
-                return f"{self.label}: {wrong} bytes {side}"
+            return []
+        return [_count(_ne(side, self.byte)) for side in self._sides()]
+
+    def told(self, counts: list[int]) -> str | None:
+        """What `wrong` counted, in words; None if nothing."""
+        for where, count in zip(("before its start", "after its end"), counts, strict=False):
+            if count:
+                return f"{self.label}: {count} bytes {where}"
         return None
+
+
+def _read(counts: list[torch.Tensor]) -> list[int]:
+    """The values of scalar tensors, with one wait for each device they are on."""
+    found: dict[int, int] = {}
+    for device in {c.device for c in counts}:
+        here = [i for i, c in enumerate(counts) if c.device == device]
+        found |= zip(here, _tolist(_stack([counts[i] for i in here])), strict=True)
+    return [found[i] for i in range(len(counts))]
 
 
 class Ledger:
@@ -157,8 +175,12 @@ class Ledger:
 
     def check(self) -> list[str]:
         """Every guarded tensor that was written outside since `begin`."""
-        for z in (*self._zones, *self._kept):
-            self._note(z)
+        zones = [*self._zones, *self._kept]
+        with _no_grad():
+            counts = [z.wrong() for z in zones]
+            flat = iter(_read([c for pair in counts for c in pair]))
+        for zone, pair in zip(zones, counts, strict=True):
+            self._add(zone.told([next(flat) for _ in pair]))
         return list(self._found)
 
     def _note(self, zone: _Zone) -> None:

@@ -15,7 +15,7 @@ from lethe.verifier.docket import Case, Docket, Sizes, Truth, cast_floating, tri
 from lethe.verifier.problem import Candidate, ProblemError
 from lethe.verifier.settings import Settings
 from lethe.verifier.sheet import CandidateStopped, Sheet, SkipCase
-from lethe.verifier.structure import flatten, map_tensors
+from lethe.verifier.structure import flatten
 from lethe.verifier.verdict import Finding, Status
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Trial:
         if self.docket.keeps_state:
             self.rebuild()
         self.build(case.sizes, dtype, case.varied)
-        drawn = map_tensors(cast_floating(case.inputs, dtype), lambda t: t.cpu())
+        drawn = self.docket.on_host(case, dtype)
         reports: list[RunReport] = self._talk(lambda s: s.run(drawn, **options))
         for r in reports:
             self.launches += r.launches
@@ -183,7 +183,7 @@ class Trial:
         self._built = None
         if not state:
             return None
-        drawn = map_tensors(case.inputs, lambda t: t.cpu())
+        drawn = self.docket.on_host(case)
 
         def second(s: Suspect) -> list[RunReport]:
             s.run(drawn)

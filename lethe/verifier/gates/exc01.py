@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lethe.verifier.custody import RunReport
-    from lethe.verifier.docket import Case
+    from lethe.verifier.docket import Case, Docket
     from lethe.verifier.trial import Trial
 
 VALUES = {"nan": float("nan"), "+inf": float("inf"), "-inf": float("-inf")}
@@ -102,25 +102,36 @@ def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Fin
     if fairness.masked_out(clean.working, truth.working):
         sheet.skip(case.id, "the reference ignores this element")
         return None
-    absorbing, _ = flatten(oracle.zero_absorbing(docket.instance(case.sizes), case.inputs))
-    terms = None
-    if docket.operator.linear:
-        terms = profiling.absolute_terms(docket.instance(case.sizes), _finite(case.inputs))
+    kept = truth.remembered("exc01", partial(_open, docket, case))
     findings = []
     for i, name in enumerate(truth.names):
         if not truth.working[i].is_floating_point():
             continue
-        chargeable = fairness.references_agree(truth.expected[i], truth.working[i])
-        chargeable = chargeable & ~fairness.structural_zero(truth.expected[i], absorbing[i])
+        want, chargeable, absolute = kept[i]
         sheet.worst("chargeable_share", float(chargeable.double().mean()) if chargeable.numel() else 0.0)
-        if terms is not None:
+        if absolute is not None:
             legal = fairness.reassociation_explains_inf(
-                got[i].to(chargeable.device), truth.expected[i], terms.absolute[i], truth.working[i].dtype
+                got[i].cpu(), truth.expected[i].cpu(), absolute, want.dtype
             )
             sheet.worst("inf_by_reassociation", float((legal & chargeable).sum()))
             chargeable = chargeable & ~legal
-        findings += _masks(trial, case, name, truth.working[i].cpu(), got[i].cpu(), chargeable.cpu())
+        findings += _masks(trial, case, name, want, got[i].cpu(), chargeable)
     return findings
+
+
+def _open(docket: Docket, case: Case) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+    """For each output, in the host's memory: the reference's own, a mask of the elements that all oracles
+    agree on, and for a linear operator the sums of absolute terms. Candidates have no part in it."""
+    truth, instance = docket.truth(case), docket.instance(case.sizes)
+    absorbing, _ = flatten(oracle.zero_absorbing(instance, case.inputs))
+    terms = profiling.absolute_terms(instance, _finite(case.inputs)) if docket.operator.linear else None
+    found = []
+    for i, (want, expected) in enumerate(zip(truth.working, truth.expected, strict=True)):
+        chargeable = fairness.references_agree(expected, want)
+        chargeable = chargeable & ~fairness.structural_zero(expected, absorbing[i])
+        absolute = terms.absolute[i].cpu() if terms is not None else None
+        found.append((want.cpu(), chargeable.cpu(), absolute))
+    return found
 
 
 def _finite(value: Any) -> Any:
