@@ -117,7 +117,7 @@ glue.number(
     else sanitized["why"]
     if not sanitized["started"]
     else ", ".join(
-        f"{t}: {'clean' if sanitized[t]['status'] == 0 else 'not clean'}"
+        f"{t}: {kernel_tables.sanitized(sanitized[t])}"
         for t in ("memcheck", "racecheck")
     ),
 )

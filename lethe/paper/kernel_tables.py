@@ -37,6 +37,17 @@ def missing(record: Measurement | None, columns: Sequence[str]) -> pd.DataFrame 
     return pd.DataFrame([[MISSING] + [""] * (len(columns) - 1)], columns=list(columns))
 
 
+def sanitized(found: dict[str, Any]) -> str:
+    """What one tool of compute-sanitizer found, in words."""
+    if found["status"] is None:
+        return str(found["why"])
+    if "hazards" in found:
+        return (
+            f"{found['hazards']:,} hazards, in {found['same_value']:,} of them both threads write one value"
+        )
+    return "clean" if found["status"] == 0 else "not clean"
+
+
 # --- the control --------------------------------------------------------------------------------
 
 

@@ -36,9 +36,9 @@ def counts_for_time(call: int, warm_up: int) -> bool:
     return call >= warm_up
 
 
-def is_reproduced(failures_in_fresh_processes: Sequence[bool]) -> bool:
-    """Rule 26: the failure showed in at least two fresh processes, and in every one that was tried."""
-    return len(failures_in_fresh_processes) >= 2 and all(failures_in_fresh_processes)
+def is_reproduced(failures: Sequence[bool]) -> bool:
+    """Rule 26: the failure showed in at least two processes, and in every one that was tried."""
+    return len(failures) >= 2 and all(failures)
 
 
 def false_rejection(rejected: int, honest: int) -> tuple[float, float]:

@@ -294,7 +294,7 @@ def _rules() -> dict[int, Rule]:
         ),
         ("warm-up is allowed and autotuning is not timed", blame.counts_for_time, "audit.acceptance"),
         ("vacuous cases are not passes", is_vacuous, "docket"),
-        ("a failure is reproduced in two fresh processes", blame.is_reproduced, "judge"),
+        ("a failure is reproduced in a second process", blame.is_reproduced, "judge"),
         (
             "the false-rejection rate of the honest corpus is measured and published",
             blame.false_rejection,

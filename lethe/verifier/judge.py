@@ -236,28 +236,32 @@ class Judge:
         if trial.settings.executor == "cuda":
             by_id = {g: self._confirmed(g, trial) for g in sorted(wanted, key=lambda g: g != "RES-02")}
             return [by_id[g] for g in wanted]
-        with ThreadPoolExecutor(1) as pool:
-            compiled = pool.submit(self._confirmed, "RES-02", trial.fresh()) if "RES-02" in wanted else None
-            results = [self._confirmed(g, trial) for g in wanted if g != "RES-02"]
-            return results + ([compiled.result()] if compiled is not None else [])
+        apart = trial.fresh()
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                compiled = pool.submit(self._confirmed, "RES-02", apart) if "RES-02" in wanted else None
+                results = [self._confirmed(g, trial) for g in wanted if g != "RES-02"]
+                return results + ([compiled.result()] if compiled is not None else [])
+        finally:
+            apart.close()
 
     def _confirmed(self, identifier: str, trial: Trial) -> GateResult:
-        """Run a gate; a failure must show again in a fresh process (fairness rule 26)."""
+        """Run a gate; a failure must show again in the other process (fairness rule 26).
+
+        One other process confirms every gate: a CUDA context is made and ended one after the other on a
+        device, and with many judges on it that is what they wait for.
+        """
         result = _run_gate(identifier, trial)
         if result.status is not GateStatus.FAIL:
             return result
-        second = trial.fresh()
-        try:
-            again = _run_gate(identifier, second)
-        finally:
-            second.close()
+        again = _run_gate(identifier, trial.second)
         if blame.is_reproduced([True, again.status is GateStatus.FAIL]):
             return result
         return replace(
             result,
             status=GateStatus.ERROR,
             whose=Blame.HARNESS,
-            detail="the failure did not show again in a fresh process, so it is not charged",
+            detail="the failure did not show again in another process, so it is not charged",
         )
 
     def _docket(self, problem: Problem, settings: Settings, as_written: bool = False) -> Docket:

@@ -54,6 +54,17 @@ def test_an_absent_sanitizer_is_a_finding(monkeypatch):
     assert kernels_gpu.sanitizer(1.0) == {"started": False, "why": "compute-sanitizer is not installed"}
 
 
+def test_writes_of_one_value_are_told_from_a_race():
+    line = "========= Error: Potential WAW hazard detected at __shared__ 0x0 in block (0,0,0) :\n"
+    report = (
+        f"{line}=========     Current Value : 7, Incoming Value : 7\n"
+        f"{line}=========     Current Value : 7, Incoming Value : 9\n"
+    )
+    found = kernels_gpu.hazards(report)
+    assert found == {"hazards": 2, "same_value": 1, "kinds": {"WAW": 2}}
+    assert kernels_gpu.hazards("5 passed") == {}
+
+
 def test_the_grid_spans_what_was_promised():
     from lethe.kernels.mamba3.cases import grid
 
