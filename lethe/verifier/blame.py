@@ -80,12 +80,13 @@ VALUE_GATES = frozenset({"CMP-01", "ORD-01", "PRC-01"})
 
 
 def tile_boundary_only(elsewhere: Collection[str], at_base: Collection[str], passed: Collection[str]) -> bool:
-    """Rule 31: values are wrong at substituted sizes only, and right at the problem's own.
+    """Rule 31: values are wrong at substituted sizes only, and right at the problem's own, whatever else is
+    wrong there (a NaN that is swallowed, a gradient that is missing).
 
     elsewhere: gates that failed at substituted sizes only; at_base: the other gates that failed; passed:
     gates that passed.
     """
-    return "CMP-03" in elsewhere and not at_base and bool(VALUE_GATES & set(passed))
+    return "CMP-03" in elsewhere and not VALUE_GATES & set(at_base) and bool(VALUE_GATES & set(passed))
 
 
 def executor_fault(status: Status) -> bool:

@@ -80,6 +80,8 @@ class Spread:
     """float64, shape of the output (complex outputs as real pairs)."""
     disagree: list[Tensor]
     """bool: some perturbed run is finite where the truth is not, or the reverse."""
+    still: list[Tensor]
+    """bool: all perturbed runs gave the same bits, as behind a kink (ReLU, clamp)."""
 
 
 def _jitter(mode: Perturb, value: Any) -> Any:
@@ -128,15 +130,23 @@ class _Collector:
         self.unit = unit
         self.spread = [torch.zeros_like(t) for t in self.expected]
         self.disagree = [torch.zeros(t.shape, dtype=torch.bool, device=t.device) for t in self.expected]
+        self.still = [torch.ones(t.shape, dtype=torch.bool, device=t.device) for t in self.expected]
+        self._first: list[Tensor] | None = None
+
+    @property
+    def found(self) -> Spread:
+        return Spread(self.spread, self.disagree, self.still)
 
     def add(self, seen: list[Tensor], overflowed: bool) -> None:
         """Book one run. A run that overflowed somewhere adds no spread: where it lies far off, or differs in
         finiteness, the result hangs on an overflow that another order of evaluation may avoid."""
+        self._first = self._first or [z.double() for z in seen]
         for i, (y, z) in enumerate(zip(self.expected, seen, strict=True)):
             if z.shape != y.shape:
                 self.disagree[i].fill_(True)
                 continue
             z = z.double()
+            self.still[i] &= z == self._first[i]
             self.disagree[i] |= y.isfinite() != z.isfinite()
             difference = (z - y).abs()
             difference = torch.where(difference.isfinite(), difference, 0.0)
@@ -175,7 +185,7 @@ def spread(
         found.add([real_view(t) for t in flatten(out)[0]], mode.overflowed)
         run += 1
         k = min(k, RUNS_LARGE) if mode.operations > MANY_OPERATIONS else k
-    return Spread(found.spread, found.disagree)
+    return found.found
 
 
 def perturbed_run(
@@ -271,7 +281,8 @@ def gradient_spread(
         run += 1
         k = min(k, RUNS_LARGE) if mode.operations > MANY_OPERATIONS else k
     spreads = [torch.maximum(s, regrouping(t, unit)) for s, t in zip(collected.spread, expected, strict=True)]
-    return {n: Spread([s], [d]) for n, s, d in zip(names, spreads, collected.disagree, strict=True)}
+    by_name = zip(names, spreads, collected.disagree, collected.still, strict=True)
+    return {name: Spread([s], [d], [k]) for name, s, d, k in by_name}
 
 
 def regrouping(gradient: Tensor, unit: float) -> Tensor:

@@ -384,8 +384,10 @@ def main(fd: int, executor: str, limits: Limits, scratch: str, cache: str, repor
     sys.path.insert(0, scratch)
     if limits.threads > 1:
         torch.set_num_threads(limits.threads)
-    # as the reference runs its convolutions (`oracle.pinned_backends`); torch's default is True
-    torch.backends.cudnn.allow_tf32 = False
+    # as the reference runs its convolutions (`oracle.pinned_backends`): what torch's own may round or vary is
+    # nobody's breach, unless the candidate asks for it
+    cudnn = torch.backends.cudnn
+    cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = False, True, False
     sandbox.set_limits(limits, executor, report)
     wire = Wire(fd)
     wire.send({"isolation": report})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -140,6 +140,12 @@ class Band:
     """bool: elements where oracle and working-precision reference agree on the same NaN or infinity."""
     selected: Selected | None = None
     """For index outputs: the values they point at."""
+    still: Tensor | None = None
+    """bool: elements that all perturbed runs gave alike (`conditioning.Spread`)."""
+
+    def at_rest(self, index: tuple[int, ...]) -> bool:
+        """Whether the element at `index` (in the real view) is one of `still`."""
+        return self.still is not None and bool(self.still[index])
 
 
 def bound_is_local(profile: Profile | str) -> bool:
@@ -228,11 +234,12 @@ def band(
     kind: str = "elementwise",
     absolute: Tensor | None = None,
     length: int = 0,
+    still: Tensor | None = None,
 ) -> Band:
     """The derived band of one floating output tensor.
 
     truth: float64 oracle; working: the reference's own result in `dtype` (None if there is none);
-    spread, disagree: from `conditioning.spread`. `kind`:
+    spread, disagree, still: from `conditioning.spread`. `kind`:
 
     ``"elementwise"``: c (2u|y| + spread), c = max(`ELEMENTWISE_C`, `OWN_ERROR_C` x the reference's own
     worst ratio). ``"normwise"``: the same with c at least `CONVOLUTION_C` and one unit per sample, for
@@ -260,6 +267,10 @@ def band(
         return Band(c * bound, valid, kind, c, nonfinite)
     if spread is not None:
         base = base + spread.to(y.device)
+    if still is not None and w is not None and not bool(still.all()):
+        # where no perturbed run moved though others did, the reference's own run is one more of them
+        own = (w - y).abs().nan_to_num(0.0, 0.0, 0.0)
+        base = torch.where(still & valid, base + own, base)
     if kind == "normwise":
         base, c = _normwise(base, valid), CONVOLUTION_C
     elif kind == "elementwise":
@@ -267,7 +278,16 @@ def band(
     else:
         raise ValueError(f"a band is elementwise, normwise or gamma, not {kind!r}")
     c = max(c, OWN_ERROR_C * worst_ratio(y, w, base, valid))
-    return Band(c * base, valid, kind, c, nonfinite)
+    return Band(c * base, valid, kind, c, nonfinite, still=still)
+
+
+def widest(looks: list[Band]) -> Band:
+    """What any of several bands of one tensor allows, from perturbations of their own."""
+    first = looks[0]
+    bound, valid = first.bound, first.valid
+    for other in looks[1:]:
+        bound, valid = torch.maximum(bound, other.bound), valid & other.valid
+    return replace(first, bound=bound, valid=valid)
 
 
 def gamma(n: int, unit: float) -> float:
@@ -352,7 +372,7 @@ def bands(
                 )
             )
         else:
-            found.append(band(e, w, s.spread[i], s.disagree[i], dtype=kept, kind=form))
+            found.append(band(e, w, s.spread[i], s.disagree[i], dtype=kept, kind=form, still=s.still[i]))
     return found
 
 
@@ -387,7 +407,9 @@ def gradient_band(
     if not bound_is_local(profile):
         return _paper_band(truth, working, truth.numel(), "CMP-02", dtype_named(dtype))
     form = "normwise" if judged_normwise(operator) else "elementwise"
-    return band(truth, working, spread.spread[0], spread.disagree[0], dtype=dtype, kind=form)
+    return band(
+        truth, working, spread.spread[0], spread.disagree[0], dtype=dtype, kind=form, still=spread.still[0]
+    )
 
 
 def _paper_band(truth: Tensor, working: Tensor | None, numel: int, gate: str, dtype: torch.dtype) -> Band:

@@ -291,8 +291,9 @@ class Trial:
             if ratio <= 1.0 or self._approximation(case, truth, i, got[i], bands[i]):
                 continue
             finding = value_finding(case, name, c, relax)
-            if fairness.is_borderline(ratio):
-                other = truth.bands(sheet.gate, 1)[i]
+            looks = fairness.further_looks(ratio, bands[i].at_rest(c.index))
+            if looks:
+                other = tolerance.widest([truth.bands(sheet.gate, salt)[i] for salt in range(looks + 1)])
                 second = tolerance.compare(got[i], truth.expected[i], other).ratio / relax
                 if second <= 1.0:
                     sheet.worst("borderline_ratio", ratio)

@@ -140,3 +140,33 @@ def test_a_reference_that_never_returns_is_refused(judge):
     with pytest.raises(ProblemError, match="did not finish within"), time_limit(0.05, "the reference"):
         while True:
             pass
+
+
+def test_a_rounding_error_behind_a_kink_is_not_charged(judge):
+    """The mean of a centred row is a rounding error, and a ReLU lets it through or not by its sign alone."""
+    body = "return torch.relu((x - x.mean(-1, keepdim=True)).mean(-1))"
+    reference = (PLAIN.format(name="Model", body=body) + INPUTS).replace("rows = 9", "rows = 4001")
+    candidate = PLAIN.format(name="ModelNew", body=body.replace("(x -", "(x.flip(-1) -"))
+    v = verdict(judge, reference, candidate, ["CMP-01"])
+    assert v.status is Status.JUDGED and not v.violated
+    biased = PLAIN.format(name="ModelNew", body=body.replace(".mean(-1))", ".mean(-1) + 1e-4)"))
+    assert verdict(judge, reference, biased, ["CMP-01"]).violated
+
+
+def test_a_choice_of_an_autotuner_that_does_not_fit_is_not_charged():
+    from lethe.verifier.executors.resources import KernelResource
+    from lethe.verifier.gates import res02
+    from lethe.verifier.sheet import Sheet
+
+    def findings(one_of: int) -> int:
+        sheet = Sheet("RES-02")
+        res02._judge(sheet, KernelResource("gemm", "sm_90", 4, 3, 64, 0, 0, 294_912, 0, one_of=one_of))
+        return len(sheet.findings)
+
+    assert findings(1) == 1 and findings(4) == 0
+
+
+def test_a_candidate_runs_with_the_references_convolution_algorithms(judge):
+    as_pinned = "c.deterministic and not (c.allow_tf32 or c.benchmark)"
+    body = f"c = torch.backends.cudnn; return x + (0 if {as_pinned} else 1)"
+    assert plain(judge, "return x + 0", body, ["CMP-01"]).clean

@@ -672,3 +672,23 @@ def test_bfloat16_bits_of_every_exponent(toward_zero: bool) -> None:
 def test_a_failing_child_is_reported() -> None:
     with pytest.raises(ChildFailed, match="ZeroDivisionError"):
         in_child(lambda: 1 // 0)
+
+
+def test_on_a_device_the_first_configuration_that_loads_wins_after_one_call() -> None:
+    from types import SimpleNamespace
+
+    from lethe.verifier.executors import autotune
+
+    calls: list[str] = []
+    tuner = SimpleNamespace(_settled=False)
+
+    def bench(tuner: Any, config: str) -> list[float]:
+        """As Triton's: what does not fit is infinitely slow, the rest is timed by ``do_bench``."""
+        if config == "too large":
+            return 3 * [float("inf")]
+        return list(tuner.do_bench(lambda: calls.append(config), quantiles=(0.5, 0.2, 0.8)))
+
+    configs = ("too large", "small", "smaller")
+    times = {c: autotune._first_that_runs(tuner, bench, (), c, {}) for c in configs}
+    assert min(times, key=lambda c: times[c][0]) == "small"
+    assert calls == ["small"]

@@ -198,7 +198,9 @@ def test_21_a_kernel_beside_a_neighbour_that_holds_all_the_memory():
 
 
 def test_22_a_breach_by_a_hair_is_drawn_again():
-    assert RULES[22].predicate(1.2) and not RULES[22].predicate(0.9) and not RULES[22].predicate(40.0)
+    looks = RULES[22].predicate
+    assert looks(1.2, False) == 1 and looks(0.9, False) == looks(40.0, False) == looks(0.9, True) == 0
+    assert looks(40.0, True) > 1
 
 
 def test_23_weights_count_as_equal_by_value_whatever_their_names():

@@ -42,7 +42,7 @@ def install(executor: str) -> None:
         from lethe.verifier.executors import autotune, launches, library, resources
 
         library.use_compiler()
-        autotune.install(always=False)
+        autotune.install(device=True)
         launches.count_compiled(resources.remember_compiled)
 
 

@@ -30,7 +30,7 @@ def install() -> None:
     _installed = True
     library.use_interpreter()
     devices.activate(TARGET_CAPABILITY)
-    autotune.install(always=True)
+    autotune.install(device=False)
     builder.install()
     accesses.install()
     reductions.install()

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lethe.verifier.executors import launches
+from lethe.verifier.executors import autotune, launches
 
 MAX_RECORDS = 64
 """Distinct specialisations kept; a candidate with more is compiled for the first ones only."""
@@ -51,6 +51,8 @@ class KernelResource:
     """Tensor-memory columns a block (Blackwell data centre GPUs); 0 elsewhere."""
     error: str | None = None
     """Why the kernel could not be compiled, or None."""
+    one_of: int = 1
+    """Configurations among which an autotuner chooses; it passes over those that do not fit."""
 
 
 @dataclass(frozen=True)
@@ -298,8 +300,10 @@ def loaded() -> list[KernelResource]:
     for function in _compiled.values():
         for caches in function.device_caches.values():
             target = caches[2]
-            for kernel in caches[0].values():
-                found.append(_of_loaded(kernel, f"sm_{target.arch}"))
+            compiled = list(caches[0].values())
+            # What an autotuner tried in vain is not what the candidate runs.
+            held = [kernel for kernel in compiled if getattr(kernel, "n_regs", None) is not None]
+            found += [_of_loaded(kernel, f"sm_{target.arch}") for kernel in held or compiled]
     return found
 
 
@@ -328,4 +332,5 @@ def resources(target: str) -> list[dict[str, Any]]:
     and C++ candidates have none.
     """
     rows = compile_only(records(), target) if _records else loaded()
-    return [dataclasses.asdict(row) for row in rows]
+    choices = autotune.config_counts()
+    return [dataclasses.asdict(row) | {"one_of": choices.get(row.name, 1)} for row in rows]

@@ -58,11 +58,9 @@ def run(trial: Trial) -> GateResult:
         if reused is not None and not sheet.findings:
             rearranged, answer = reused
             found = _same(rearranged, _outputs(second.run(rearranged)[0]), answer, "stale", _IN_PLACE)
-            _add_across(trial, sheet, "reused tensors", found)
+            sheet.add(found)
         again = _outputs(second.run(case)[0])
-        _add_across(
-            trial, sheet, "second process", _same(case, first, again, "process", "in a second process")
-        )
+        sheet.add(_same(case, first, again, "process", "in a second process"))
     except CandidateStopped as e:
         sheet.halt("second process", e)
     if trial.settings.executor == "cuda":
@@ -75,15 +73,6 @@ _IN_PLACE = "when they were written into the tensors of an earlier call"
 
 def _outputs(report: RunReport) -> list[Tensor]:
     return flatten(report.outputs)[0]
-
-
-def _add_across(trial: Trial, sheet: Sheet, label: str, found: list[Finding]) -> None:
-    """Book what two processes answered differently, unless each may have tuned itself another way."""
-    if found and "autotune" in trial.candidate.source:
-        why = "autotuning may have chosen another schedule, which may round otherwise"
-        sheet.skip(label, why)
-    else:
-        sheet.add(found)
 
 
 def _repeats_wanted(trial: Trial, case: Case, outputs: list[Tensor]) -> int:

@@ -46,13 +46,17 @@ def run(trial: Trial) -> GateResult:
 
 
 def _judge(sheet: Sheet, k: KernelResource) -> None:
-    """A kernel that its compiler refuses is the tool chain's word, not a breach (fairness rule 21)."""
+    """A kernel that its compiler refuses is the tool chain's word, not a breach (fairness rule 21). Nor is a
+    configuration that an autotuner would pass over; where none fits, the candidate does not run."""
     label = f"{k.name}:{k.target}"
     if k.error:
         sheet.skip(label, k.error)
         return
     for column in ("registers", "shared_bytes", "spill_bytes", "tmem_columns"):
         sheet.worst(f"{k.target}:{column}", float(getattr(k, column)))
+    if k.one_of > 1 and exceeded(k):
+        sheet.skip(label, f"{exceeded(k)[0]}; it is one of {k.one_of} configurations of an autotuner")
+        return
     sheet.add(
         [
             Finding(case=label, channel="T", mechanism="resources", message=m, extra=asdict(k))
