@@ -71,7 +71,7 @@ class Need:
 
 def _scan_flags(fused: bool) -> dict[str, Any]:
     return {"HAS_WEIGHT": False, "SOFTPLUS": fused, "HAS_BIAS": fused, "HAS_CONV": fused, "HAS_D": True,
-            "HAS_Z": fused, "HAS_ENTRY": True, "HAS_EXIT": True, "PADDED": False, "NB": STATES}  # fmt: skip
+            "HAS_Z": fused, "HAS_ENTRY": True, "HAS_EXIT": True, "RAGGED": False, "PADDED": False, "NB": STATES}  # fmt: skip
 
 
 def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]:
@@ -101,7 +101,7 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
 
 
 FLOAT32 = {
-    "A_ptr", "D_ptr", "dt_bias_ptr", "conv_ptr", "conv_bias_ptr", "weight_ptr", "skip_ptr", "local_ptr",
+    "A_ptr", "D_ptr", "dt_bias_ptr", "conv_ptr", "conv_bias_ptr", "weight_ptr", "skip_ptr", "local_ptr", "back_ptr",
     "total_ptr", "rate_ptr", "begin_ptr", "entry_ptr", "exit_ptr", "end_ptr", "final_ptr", "scratch_ptr",
     "dweight_ptr", "dskip_ptr", "dA_ptr", "dB_ptr", "dC_ptr", "dD_ptr", "dbias_ptr", "dconv_ptr",
     "dbegin_ptr",
