@@ -102,7 +102,7 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
 
 FLOAT32 = {
     "A_ptr", "D_ptr", "dt_bias_ptr", "conv_ptr", "conv_bias_ptr", "weight_ptr", "skip_ptr", "local_ptr", "back_ptr",
-    "total_ptr", "rate_ptr", "begin_ptr", "entry_ptr", "exit_ptr", "end_ptr", "final_ptr", "scratch_ptr",
+    "total_ptr", "Bs_ptr", "Cs_ptr", "rate_ptr", "begin_ptr", "entry_ptr", "exit_ptr", "end_ptr", "final_ptr", "scratch_ptr",
     "dweight_ptr", "dskip_ptr", "dA_ptr", "dB_ptr", "dC_ptr", "dD_ptr", "dbias_ptr", "dconv_ptr",
     "dbegin_ptr",
     "decay_ptr", "gamma_ptr", "late_ptr", "bias_ptr", "q_bias_ptr", "k_bias_ptr", "cos_ptr", "sin_ptr",
@@ -126,7 +126,7 @@ def _compile(function: Any, constants: dict[str, Any], target: int, warps: int) 
             aligned[(index,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "i32"
-            if name in ("width", "n") or re.search(r"_s[blrhg]$", name):
+            if name in ("width", "n", "none") or re.search(r"_s[blrhg]$", name):
                 aligned[(index,)] = [["tt.divisibility", 16]]
     triton.knobs.nvidia.dump_ptxas_log = True
     source = ASTSource(function, signature, constexprs, aligned)

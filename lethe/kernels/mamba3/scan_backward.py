@@ -97,14 +97,6 @@ def _operands(
 
 
 @triton.jit
-def _per_token(ptr, t, state, stride, length, RAGGED: tl.constexpr):
-    """B or C of one state at one token a lane, as a column; tokens beyond the sequence are zero."""
-    if RAGGED:
-        return tl.load(ptr + t * stride + state, mask=t < length, other=0.0).to(tl.float32)[:, None]
-    return tl.load(ptr + t * stride + state).to(tl.float32)[:, None]
-
-
-@triton.jit
 def _joined(decay, value, lane, LANES: tl.constexpr, SHIFT: tl.constexpr):
     """x_l = decay_l x_{l-1} + value_l over the lanes (from the last one back if SHIFT is negative).
 
@@ -121,13 +113,12 @@ def _joined(decay, value, lane, LANES: tl.constexpr, SHIFT: tl.constexpr):
 
 @triton.jit
 def chunk_ends(
-    dy_ptr, u_ptr, dt_ptr, weight_ptr, z_ptr, A_ptr, B_ptr, C_ptr, dt_bias_ptr, conv_ptr, conv_bias_ptr,
+    dy_ptr, u_ptr, dt_ptr, weight_ptr, z_ptr, A_ptr, Bs_ptr, Cs_ptr, dt_bias_ptr, conv_ptr, conv_bias_ptr,
     local_ptr, back_ptr, total_ptr,
-    dy_sb, dy_sl, u_sb, u_sl, dt_sb, dt_sl, z_sb, z_sl, B_sb, B_sl, C_sb, C_sl,
+    dy_sb, dy_sl, u_sb, u_sl, dt_sb, dt_sl, z_sb, z_sl,
     length, chunks, width, n, taps,
     HAS_WEIGHT: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_CONV: tl.constexpr,
-    HAS_Z: tl.constexpr, RAGGED: tl.constexpr,
-    ROWS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_Z: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """What a chunk adds to the state it leaves and to the adjoint of the state it met [B, NC, N, D]; its
     summed steps [B, NC, D]. Grid (B, cdiv(D, BLOCK), NC); a chunk has ROWS * LANES tokens."""
@@ -142,47 +133,43 @@ def chunk_ends(
         dy_sl, u_sl, dt_sl, z_sl, t0, channel, length, width, taps,
         HAS_WEIGHT, SOFTPLUS, HAS_BIAS, HAS_CONV, HAS_Z, ROWS,
     )  # fmt: skip
-    B_ptr += batch * B_sb
-    C_ptr += batch * C_sb
+    padded = chunks * (ROWS * LANES)
+    B_row = Bs_ptr + batch * n * padded + t0
+    C_row = Cs_ptr + batch * n * padded + t0
     place = batch * chunks + part
     local_ptr += place * width * n
     back_ptr += place * width * n
-    blank = tl.zeros([LANES, BLOCK], tl.int32)
-    at = blank + channel[None, :]
-    inside = at < width
-    head = inside & (row == 0)[:, None]
+    known = channel < width
     total = steps[0]
     for j in tl.static_range(1, ROWS):
         total += steps[j]
     before = tl.cumsum(total, 0) - total
-    whole = tl.sum(total, 0)[None, :]
-    after = whole - before - total
-    tl.store(total_ptr + place * width + at, blank.to(tl.float32) + whole, mask=head)
+    whole = tl.sum(total, 0)
+    after = whole[None, :] - before - total
+    tl.store(total_ptr + place * width + channel, whole, mask=known)
     for state in range(n):
-        A = tl.load(A_ptr + state * width + at, mask=inside, other=0.0).to(tl.float32) * LOG2E
+        A = tl.load(A_ptr + state * width + channel, mask=known, other=0.0).to(tl.float32)[None, :] * LOG2E
         g = tl.zeros([LANES, BLOCK], tl.float32)
         G = g
         through = tl.exp2(before * A)
         for j in tl.static_range(ROWS):
             a = tl.exp2(steps[j] * A)
-            B = _per_token(B_ptr, t0 + j, state, B_sl, length, RAGGED)
-            C = _per_token(C_ptr, t0 + j, state, C_sl, length, RAGGED)
-            g = a * g + inputs[j] * B
+            g = a * g + inputs[j] * tl.load(B_row + state * padded + j)[:, None]
             through *= a
-            G += through * (adjoints[j] * C)
-        g = tl.sum(g * tl.exp2(after * A), 0)[None, :]
-        tl.store(local_ptr + state * width + at, blank.to(tl.float32) + g, mask=head)
-        tl.store(back_ptr + state * width + at, blank.to(tl.float32) + tl.sum(G, 0)[None, :], mask=head)
+            G += through * (adjoints[j] * tl.load(C_row + state * padded + j)[:, None])
+        g = tl.sum(g * tl.exp2(after * A), 0)
+        tl.store(local_ptr + state * width + channel, g, mask=known)
+        tl.store(back_ptr + state * width + channel, tl.sum(G, 0), mask=known)
 
 
 @triton.jit
 def scan_gradient(
-    dy_ptr, u_ptr, dt_ptr, weight_ptr, skip_ptr, z_ptr, A_ptr, B_ptr, C_ptr, D_ptr, dt_bias_ptr, conv_ptr,
+    dy_ptr, u_ptr, dt_ptr, weight_ptr, skip_ptr, z_ptr, A_ptr, Bs_ptr, Cs_ptr, D_ptr, dt_bias_ptr, conv_ptr,
     conv_bias_ptr, entry_ptr, exit_ptr,
     du_ptr, ddt_ptr, dweight_ptr, dskip_ptr, dz_ptr, dA_ptr, dB_ptr, dC_ptr, dD_ptr, dbias_ptr, dconv_ptr,
     dbegin_ptr,
-    dy_sb, dy_sl, u_sb, u_sl, dt_sb, dt_sl, z_sb, z_sl, B_sb, B_sl, C_sb, C_sl,
-    length, chunks, width, n, taps,
+    dy_sb, dy_sl, u_sb, u_sl, dt_sb, dt_sl, z_sb, z_sl,
+    length, chunks, width, n, taps, none,
     HAS_WEIGHT: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_CONV: tl.constexpr,
     HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_ENTRY: tl.constexpr, HAS_EXIT: tl.constexpr,
     RAGGED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
@@ -204,8 +191,6 @@ def scan_gradient(
     u_ptr += batch * u_sb
     dt_ptr += batch * dt_sb
     z_ptr += batch * z_sb
-    B_ptr += batch * B_sb
-    C_ptr += batch * C_sb
     dense = batch * length * width
     weight_ptr += dense
     skip_ptr += dense
@@ -219,6 +204,8 @@ def scan_gradient(
     exit_ptr += place * width * n
     dA_ptr += place * width * n
     padded = chunks * (ROWS * LANES)
+    Bs_ptr += batch * n * padded
+    Cs_ptr += batch * n * padded
     sums = (block * tl.num_programs(0).to(tl.int64) + batch) * n * padded
     dB_ptr += sums
     dC_ptr += sums
@@ -227,6 +214,7 @@ def scan_gradient(
     at = blank + channel[None, :]
     lane = blank + row[:, None]
     inside = at < width
+    known = channel < width
     first = lane == 0
     last = lane == LANES - 1
     if LANES > 1:
@@ -246,49 +234,53 @@ def scan_gradient(
         dinputs = dinputs + (zero,)  # noqa: RUF005
         dlogs = dlogs + (zero,)  # noqa: RUF005
     for state in range(n):
-        A = tl.load(A_ptr + state * width + at, mask=inside, other=0.0).to(tl.float32) * LOG2E
+        A = tl.load(A_ptr + state * width + channel, mask=known, other=0.0).to(tl.float32)[None, :] * LOG2E
         g = zero
         if HAS_ENTRY:
-            g = tl.load(entry_ptr + state * width + at, mask=inside, other=0.0)
+            g += tl.load(entry_ptr + state * width + channel, mask=known, other=0.0)[None, :]
         G = zero
         if HAS_EXIT:
-            G = tl.load(exit_ptr + state * width + at, mask=inside, other=0.0)
+            G += tl.load(exit_ptr + state * width + channel, mask=known, other=0.0)[None, :]
+        B_row = Bs_ptr + state * padded + t0
+        C_row = Cs_ptr + state * padded + t0
+        dB_row = dB_ptr + state * padded + t0
+        dC_row = dC_ptr + state * padded + t0
         decays = ()
         Bs = ()
         Cs = ()
         for j in tl.static_range(ROWS):
             decays = decays + (tl.exp2(steps[j] * A),)  # noqa: RUF005
-            Bs = Bs + (_per_token(B_ptr, t0 + j, state, B_sl, length, RAGGED),)  # noqa: RUF005
-            Cs = Cs + (_per_token(C_ptr, t0 + j, state, C_sl, length, RAGGED),)  # noqa: RUF005
+            Bs = Bs + (tl.load(B_row + j)[:, None],)  # noqa: RUF005
+            Cs = Cs + (tl.load(C_row + j)[:, None],)  # noqa: RUF005
         if LANES > 1:
             # What every lane's own tokens add, then joined over the lanes: what each lane meets.
             own = inputs[0] * Bs[0]
             for j in tl.static_range(1, ROWS):
-                own = decays[j] * own + inputs[j] * Bs[j]
+                own = tl.fma(inputs[j], Bs[j], decays[j] * own)
             own = tl.where(first, g, tl.gather(own, previous, 0))
             g = _joined(tl.where(first, 0.0, tl.exp2(before * A)), own, lane, LANES, 1)
             own = zero
             for j in tl.static_range(ROWS):
-                own = decays[ROWS - 1 - j] * (own + adjoints[ROWS - 1 - j] * Cs[ROWS - 1 - j])
+                own = decays[ROWS - 1 - j] * tl.fma(adjoints[ROWS - 1 - j], Cs[ROWS - 1 - j], own)
             own = tl.where(last, G, tl.gather(own, following, 0))
             G = _joined(tl.where(last, 0.0, tl.exp2(behind * A)), own, lane, LANES, -1)
         carried = ()
         grown = ()
         for j in tl.static_range(ROWS):
             p = decays[j] * g
-            g = p + inputs[j] * Bs[j]
+            g = tl.fma(inputs[j], Bs[j], p)
             carried = carried + (p,)  # noqa: RUF005
             dC = tl.sum(g * adjoints[j], 1)
-            tl.store(dC_ptr + state * padded + t0 + j, dC)
+            tl.store(dC_row + j, dC)
             grown = grown + ((ys[j] + g * Cs[j]) if HAS_Z else zero,)  # noqa: RUF005
         ys = grown
         dA = zero
         swept_inputs = ()
         swept_logs = ()
         for i in tl.static_range(ROWS):
-            G += adjoints[ROWS - 1 - i] * Cs[ROWS - 1 - i]
+            G = tl.fma(adjoints[ROWS - 1 - i], Cs[ROWS - 1 - i], G)
             dB = tl.sum(G * inputs[ROWS - 1 - i], 1)
-            tl.store(dB_ptr + state * padded + t0 + (ROWS - 1 - i), dB)
+            tl.store(dB_row + (ROWS - 1 - i), dB)
             dlog = G * carried[ROWS - 1 - i]
             if RAGGED:
                 # Past the end G is zero and p the last state: zero times its NaN is no gradient.
@@ -299,11 +291,12 @@ def scan_gradient(
             G *= decays[ROWS - 1 - i]
         dinputs = swept_inputs
         dlogs = swept_logs
-        dA = blank.to(tl.float32) + tl.sum(dA, 0)[None, :]
-        tl.store(dA_ptr + state * width + at, dA, mask=inside & first)
+        tl.store(dA_ptr + state * width + channel, tl.sum(dA, 0), mask=known)
         if part == 0:
             tl.store(dbegin_ptr + (batch * n + state) * width + at, G, mask=inside & first)
 
+    t0 += none
+    channel += none
     bias = zero
     if HAS_BIAS:
         bias = _row(dt_bias_ptr, channel, width, blank)
@@ -311,6 +304,7 @@ def scan_gradient(
     if HAS_D:
         D = _row(D_ptr, channel, width, blank)
     if HAS_CONV:
+        at = blank + channel[None, :]
         w0 = load_taps(conv_ptr, at, width, taps, 0)
         w1 = load_taps(conv_ptr, at, width, taps, 1)
         w2 = load_taps(conv_ptr, at, width, taps, 2)
@@ -331,7 +325,7 @@ def scan_gradient(
             u = tl.where(mask, silu(conv), 0.0)
         else:
             u = _load(u_ptr, t, u_sl, channel, length, width).to(tl.float32)
-        dy = adjoints[j]
+        dy = _load(dy_ptr, t, dy_sl, channel, length, width).to(tl.float32)
         w = steps[j]
         skip = D
         if HAS_WEIGHT:
@@ -342,8 +336,9 @@ def scan_gradient(
             if HAS_D or HAS_WEIGHT:
                 y += skip * u
             z = _load(z_ptr, t, z_sl, channel, length, width).to(tl.float32)
-            dz = _load(dy_ptr, t, dy_sl, channel, length, width).to(tl.float32) * y * silu_slope(z)
+            dz = dy * y * silu_slope(z)
             tl.store(dz_ptr + dense + io, dz.to(dz_ptr.dtype.element_ty), mask=mask)
+            dy *= silu(z)
         du = w * dinputs[j]
         if HAS_D or HAS_WEIGHT:
             du += skip * dy
@@ -369,19 +364,19 @@ def scan_gradient(
             dwb += du
         tl.store(du_ptr + dense + io, du.to(du_ptr.dtype.element_ty), mask=mask)
         tl.store(ddt_ptr + dense + io, ddt.to(ddt_ptr.dtype.element_ty), mask=mask)
-    inside = channel < width
     lane = place * width + channel
+    known = channel < width
     if HAS_D:
-        tl.store(dD_ptr + lane, tl.sum(dD, 0), mask=inside)
+        tl.store(dD_ptr + lane, tl.sum(dD, 0), mask=known)
     if HAS_BIAS:
-        tl.store(dbias_ptr + lane, tl.sum(dbias, 0), mask=inside)
+        tl.store(dbias_ptr + lane, tl.sum(dbias, 0), mask=known)
     if HAS_CONV:
         plane = tl.num_programs(0).to(tl.int64) * chunks * width
-        tl.store(dconv_ptr + lane, tl.sum(dw0, 0), mask=inside)
-        tl.store(dconv_ptr + plane + lane, tl.sum(dw1, 0), mask=inside)
-        tl.store(dconv_ptr + 2 * plane + lane, tl.sum(dw2, 0), mask=inside)
-        tl.store(dconv_ptr + 3 * plane + lane, tl.sum(dw3, 0), mask=inside)
-        tl.store(dconv_ptr + 4 * plane + lane, tl.sum(dwb, 0), mask=inside)
+        tl.store(dconv_ptr + lane, tl.sum(dw0, 0), mask=known)
+        tl.store(dconv_ptr + plane + lane, tl.sum(dw1, 0), mask=known)
+        tl.store(dconv_ptr + 2 * plane + lane, tl.sum(dw2, 0), mask=known)
+        tl.store(dconv_ptr + 3 * plane + lane, tl.sum(dw3, 0), mask=known)
+        tl.store(dconv_ptr + 4 * plane + lane, tl.sum(dwb, 0), mask=known)
 
 
 @triton.jit

@@ -196,17 +196,18 @@ def backward(o: Operands, dy: Tensor, dfinal: Tensor | None) -> dict[str, Tensor
     u, none = o.u, o.u
     z, weight, bias = _or(o.z, none), _or(o.weight, none), _or(o.dt_bias, none)
     conv, conv_bias = _or(o.conv_weight, none), _or(o.conv_bias, none)
-    strides = (*rows(dy), *rows(u), *rows(o.dt), *rows(z), *rows(o.B), *rows(o.C))
+    strides = (*rows(dy), *rows(u), *rows(o.dt), *rows(z))
+    Bs, Cs = (_by_state(t, chunks * tile.tokens) for t in (o.B, o.C))
     common: dict[str, Any] = {
         "HAS_WEIGHT": o.weight is not None, "SOFTPLUS": o.softplus, "HAS_BIAS": o.dt_bias is not None,
-        "HAS_CONV": fused, "HAS_Z": o.z is not None, "RAGGED": length % tile.tokens != 0, **tile.options(),
+        "HAS_CONV": fused, "HAS_Z": o.z is not None, **tile.options(),
     }  # fmt: skip
     entries, exits = o.initial_state, dfinal
     if chunks > 1:
         local, back = (torch.empty(batch, chunks, n, width, **f32) for _ in range(2))
         total = torch.empty(batch, chunks, width, **f32)
         scan_backward.chunk_ends[grid](
-            dy, u, o.dt, weight, z, o.A, o.B, o.C, bias, conv, conv_bias, local, back, total, *strides,
+            dy, u, o.dt, weight, z, o.A, Bs, Cs, bias, conv, conv_bias, local, back, total, *strides,
             length, chunks, width, n, o.taps, **common,
         )  # fmt: skip
         entries, _ = combine(local, total, o.A, o.initial_state, reverse=False)
@@ -224,11 +225,11 @@ def backward(o: Operands, dy: Tensor, dfinal: Tensor | None) -> dict[str, Tensor
     dconv = torch.empty(5 if fused else 0, batch * chunks, width, **f32)
     dbegin = torch.empty(batch, n, width, **f32)
     scan_backward.scan_gradient[grid](
-        dy, u, o.dt, weight, _or(o.skip, none), z, o.A, o.B, o.C, _or(o.D, none), bias, conv, conv_bias,
+        dy, u, o.dt, weight, _or(o.skip, none), z, o.A, Bs, Cs, _or(o.D, none), bias, conv, conv_bias,
         _or(entries, none), _or(exits, none),
         du, ddt, dweight, dskip, dz, dA, dB, dC, dD, dbias, dconv, dbegin, *strides,
-        length, chunks, width, n, o.taps, HAS_D=o.D is not None, HAS_ENTRY=entries is not None,
-        HAS_EXIT=exits is not None, **common,
+        length, chunks, width, n, o.taps, 0, HAS_D=o.D is not None, HAS_ENTRY=entries is not None,
+        HAS_EXIT=exits is not None, RAGGED=length % tile.tokens != 0, **common,
     )  # fmt: skip
     g = {
         "u": du, "dt": ddt, "A": dA.sum(0).t().to(A_dtype), "B": _over_channels(dB, length, o.B.dtype),
@@ -248,6 +249,15 @@ def backward(o: Operands, dy: Tensor, dfinal: Tensor | None) -> dict[str, Tensor
         g["conv_bias"] = lags[4].to(o.conv_bias.dtype)
         g["u"] = _input_gradient(du, o.conv_weight, u.dtype)
     return g
+
+
+def _by_state(t: Tensor, padded: int) -> Tensor:
+    """B or C [B, L, N] as float32 [B, N, padded], zero beyond the sequence: what a thread reads is adjacent."""
+    batch, length, n = t.shape
+    make = torch.empty if padded == length else torch.zeros
+    out = make(batch, n, padded, dtype=torch.float32, device=t.device)
+    out[..., :length].copy_(t.transpose(1, 2))
+    return out
 
 
 def _over_channels(parts: Tensor, length: int, dtype: torch.dtype) -> Tensor:
