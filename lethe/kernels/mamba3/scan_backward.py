@@ -1,4 +1,4 @@
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="assignment, misc, var-annotated"
 # (a tuple grows in an unrolled loop, which only Triton's compiler sees)
 """Backward kernels of the selective scan and of the fused block (C2 and C6).
 
@@ -179,7 +179,9 @@ def scan_gradient(
     Outputs: du, ddt, dz [B, L, D] in io dtype (du is float32, and the adjoint of the convolution's output,
     with HAS_CONV); dweight, dskip [B, L, D] float32. Partial sums, float32: dA [B * NC, N, D]; dB, dC
     [grid 1, B, N, NC * ROWS * LANES]; dD, dbias [B * NC, D]; dconv [5, B * NC, D] (four lags, then the
-    bias). dbegin [B, N, D] is the adjoint of the state that the first chunk met.
+    bias). dbegin [B, N, D] is the adjoint of the state that the first chunk met. `none` is zero, which the
+    compiler does not know: else it keeps the addresses of the first loop's operands for the last one, in
+    registers that the loop over states needs.
     """
     batch = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)

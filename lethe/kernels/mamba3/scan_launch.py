@@ -174,20 +174,22 @@ class BackwardTile:
         return {**shape, "num_warps": self.warps, **limit}
 
 
-BACKWARD_TILE = BackwardTile(8, 4, 16)
-"""Chunks of 32 tokens; see `tune` for the others."""
+BACKWARD_TILE = BackwardTile(8, 4, 16, registers=200)
+"""Chunks of 32 tokens; 200 registers spill nothing that the loop over states needs. `tune` times others."""
 
 
-def backward(o: Operands, dy: Tensor, dfinal: Tensor | None) -> dict[str, Tensor]:
+def backward(
+    o: Operands, dy: Tensor, dfinal: Tensor | None, tile: BackwardTile | None = None
+) -> dict[str, Tensor]:
     """Gradients by the names of `Operands`, float32 partial sums already added in a fixed order.
 
-    dfinal [B, N, D] float32 or None. The states that the chunks of `BACKWARD_TILE` meet are computed anew:
-    cheaper than keeping them since the forward pass, whose chunks are others.
+    dfinal [B, N, D] float32 or None; `tile` instead of `BACKWARD_TILE`. The states that its chunks meet are
+    computed anew: cheaper than keeping them since the forward pass, whose chunks are others.
     """
     A_dtype, o, dy = o.A.dtype, o.dense(), adjacent(dy)
     batch, length, width = o.u.shape
     n = o.A.shape[0]
-    tile = BACKWARD_TILE
+    tile = tile or BACKWARD_TILE
     chunks = triton.cdiv(length, tile.tokens)
     blocks = triton.cdiv(width, tile.channels)
     grid = (batch, blocks, chunks)
@@ -252,7 +254,7 @@ def backward(o: Operands, dy: Tensor, dfinal: Tensor | None) -> dict[str, Tensor
 
 
 def _by_state(t: Tensor, padded: int) -> Tensor:
-    """B or C [B, L, N] as float32 [B, N, padded], zero beyond the sequence: what a thread reads is adjacent."""
+    """B or C [B, L, N] as float32 [B, N, padded], zero beyond the sequence: a thread reads neighbours."""
     batch, length, n = t.shape
     make = torch.empty if padded == length else torch.zeros
     out = make(batch, n, padded, dtype=torch.float32, device=t.device)

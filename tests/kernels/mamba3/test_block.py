@@ -18,6 +18,13 @@ def test_values_and_gradients(dtype, how):
     assert_within(block_errors(block_operands(1, 7, 19, 5, dtype), **how), dtype)
 
 
+def test_gradients_across_chunks(monkeypatch):
+    from lethe.kernels.mamba3 import scan_launch
+
+    monkeypatch.setattr(scan_launch, "BACKWARD_TILE", scan_launch.BackwardTile(2, 2, 4))
+    assert_within(block_errors(block_operands(2, 10, 7, 3), **CHUNKED), torch.float32)
+
+
 @pytest.mark.parametrize("taps", [1, 2, 3])
 def test_shorter_windows(taps):
     assert_within(block_errors(block_operands(1, 5, 3, 2, taps=taps), **CHUNKED), torch.float32)
