@@ -22,7 +22,15 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 
-from lethe.kernels.mamba3 import angles, head_backward, head_forward, scan_backward, scan_forward, states
+from lethe.kernels.mamba3 import (
+    angles,
+    head_backward,
+    head_forward,
+    scan_backward,
+    scan_ends,
+    scan_forward,
+    states,
+)
 from lethe.kernels.mamba3.scan_launch import BACKWARD_TILE
 from lethe.kernels.ptxas import assembled, reported
 
@@ -93,13 +101,13 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
     table: dict[str, list[tuple[Any, dict[str, Any]]]] = {
         "C1": [(scan_forward.chunk_state, forward), (states.combine_chunks, join),
         (scan_forward.scan_output, forward)],
-        "C2": [(scan_backward.chunk_ends, backward), (scan_backward.scan_gradient, backward)],
+        "C2": [(scan_ends.chunk_ends, backward), (scan_backward.scan_gradient, backward)],
         "C3": [(head_backward.head_adjoint, head), (head_backward.head_gradient, head),
                (head_backward.rope_gradient, head), (angles.angle_backward, head)],
         "C4": [(angles.angle_forward, head), (head_forward.head_chunk, head), (head_forward.head_output,
         head)],
         "C5": [(scan_forward.chunk_state, forward), (scan_forward.scan_output, forward)],
-        "C6": [(scan_backward.chunk_ends, backward), (scan_backward.scan_gradient, backward),
+        "C6": [(scan_ends.chunk_ends, backward), (scan_backward.scan_gradient, backward),
                (scan_backward.conv_gradient, {"ROWS": 16, "BLOCK": 64})],
     }  # fmt: skip
     return table[kernel]

@@ -5,95 +5,18 @@
 With G_t the adjoint of g_t (see `scan_forward`): G_t = C_t dy_t + exp(dt_{t+1} A) G_{t+1}, and with
 p_t = exp(dt_t A) g_{t-1} every gradient is a product of G_t, p_t and the token's own operands.
 
-A program owns ROWS * LANES tokens of BLOCK channels. A tile is [LANES, BLOCK]: lane l holds the tokens
-l * ROWS .. l * ROWS + ROWS - 1 as ROWS tiles (a tuple, unrolled), so a thread runs through its tokens in
-registers and only the ends of the lanes' segments are joined by shuffles. What depends on a token and a
-channel alone is computed once; the loop runs over the states, one at a time.
-
-`chunk_ends` gives what a chunk adds to the state it leaves and to the adjoint of the state it meets;
-`combine_chunks` joins the chunks, forward and in reverse; `scan_gradient` then needs no other chunk. Sums
-over channels (dB, dC) are partial sums of a program's BLOCK channels, added afterwards in a fixed order. No
-atomics: the same input gives the same bits.
+`scan_ends.chunk_ends` gives what a chunk adds to the state it leaves and to the adjoint of the state it met;
+`combine_chunks` joins the chunks, forward and in reverse; `scan_gradient` then needs no other chunk. Its
+tiles are those of `scan_ends`. Sums over channels (dB, dC) are partial sums of a program's BLOCK channels,
+added afterwards in a fixed order. No atomics: the same input gives the same bits.
 """
 
 import triton
 import triton.language as tl
 
 from lethe.kernels.mamba3.activations import LOG2E, sigmoid, silu, silu_slope
-from lethe.kernels.mamba3.scan_forward import load_taps, step_size
-
-
-@triton.jit
-def _tile(t, stride, channel, length, width):
-    """Offsets and mask of one token a lane [LANES, BLOCK]; tokens before the first are masked too."""
-    mask = ((t >= 0) & (t < length))[:, None] & (channel < width)[None, :]
-    return t[:, None] * stride + channel[None, :], mask
-
-
-@triton.jit
-def _load(ptr, t, stride, channel, length, width):
-    at, mask = _tile(t, stride, channel, length, width)
-    return tl.load(ptr + at, mask=mask, other=0.0)
-
-
-@triton.jit
-def _row(ptr, channel, width, like):
-    """A row over the channels [D], float32, as a tile: every lane the same."""
-    at = tl.zeros_like(like) + channel[None, :]
-    return tl.load(ptr + at, mask=at < width, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _convolved(u_ptr, t, stride, channel, length, width, w0, w1, w2, w3, wb):
-    """The inputs of tokens t, t-1, t-2, t-3 and the convolution's output at t, before SiLU."""
-    x0 = _load(u_ptr, t, stride, channel, length, width).to(tl.float32)
-    x1 = _load(u_ptr, t - 1, stride, channel, length, width).to(tl.float32)
-    x2 = _load(u_ptr, t - 2, stride, channel, length, width).to(tl.float32)
-    x3 = _load(u_ptr, t - 3, stride, channel, length, width).to(tl.float32)
-    return x0, x1, x2, x3, w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3 + wb
-
-
-@triton.jit
-def _operands(
-    dy_ptr, u_ptr, dt_ptr, weight_ptr, z_ptr, dt_bias_ptr, conv_ptr, conv_bias_ptr,
-    dy_sl, u_sl, dt_sl, z_sl, t0, channel, length, width, taps,
-    HAS_WEIGHT: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_CONV: tl.constexpr,
-    HAS_Z: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """dt, w u and the adjoint of y before the gate, a tuple of tiles each; zero beyond the sequence."""
-    blank = tl.zeros([t0.shape[0], channel.shape[0]], tl.int32)
-    bias = 0.0
-    if HAS_BIAS:
-        bias = _row(dt_bias_ptr, channel, width, blank)
-    if HAS_CONV:
-        w0 = load_taps(conv_ptr, blank + channel[None, :], width, taps, 0)
-        w1 = load_taps(conv_ptr, blank + channel[None, :], width, taps, 1)
-        w2 = load_taps(conv_ptr, blank + channel[None, :], width, taps, 2)
-        w3 = load_taps(conv_ptr, blank + channel[None, :], width, taps, 3)
-        wb = _row(conv_bias_ptr, channel, width, blank)
-    steps = ()
-    inputs = ()
-    adjoints = ()
-    for j in tl.static_range(ROWS):
-        t = t0 + j
-        live = (t < length)[:, None]
-        dt = step_size(_load(dt_ptr, t, dt_sl, channel, length, width), bias, SOFTPLUS)
-        dt = tl.where(live, dt, 0.0)
-        if HAS_CONV:
-            _, _, _, _, conv = _convolved(u_ptr, t, u_sl, channel, length, width, w0, w1, w2, w3, wb)
-            u = tl.where(live, silu(conv), 0.0)
-        else:
-            u = _load(u_ptr, t, u_sl, channel, length, width).to(tl.float32)
-        w = dt
-        if HAS_WEIGHT:
-            w = _load(weight_ptr, t, width, channel, length, width)
-        dy = _load(dy_ptr, t, dy_sl, channel, length, width).to(tl.float32)
-        if HAS_Z:
-            dy *= silu(_load(z_ptr, t, z_sl, channel, length, width).to(tl.float32))
-        steps = steps + (dt,)  # noqa: RUF005 (a jit function has no unpacking)
-        inputs = inputs + (w * u,)  # noqa: RUF005
-        adjoints = adjoints + (dy,)  # noqa: RUF005
-    return steps, inputs, adjoints
+from lethe.kernels.mamba3.scan_ends import convolved, load_channels, load_tile, token_operands, token_tile
+from lethe.kernels.mamba3.scan_forward import load_taps
 
 
 @triton.jit
@@ -109,57 +32,6 @@ def _joined(decay, value, lane, LANES: tl.constexpr, SHIFT: tl.constexpr):
             if (2 << k) < LANES:
                 decay = decay * tl.gather(decay, at, 0)
     return value
-
-
-@triton.jit
-def chunk_ends(
-    dy_ptr, u_ptr, dt_ptr, weight_ptr, z_ptr, A_ptr, Bs_ptr, Cs_ptr, dt_bias_ptr, conv_ptr, conv_bias_ptr,
-    local_ptr, back_ptr, total_ptr,
-    dy_sb, dy_sl, u_sb, u_sl, dt_sb, dt_sl, z_sb, z_sl,
-    length, chunks, width, n, taps,
-    HAS_WEIGHT: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_CONV: tl.constexpr,
-    HAS_Z: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """What a chunk adds to the state it leaves and to the adjoint of the state it met [B, NC, N, D]; its
-    summed steps [B, NC, D]. Grid (B, cdiv(D, BLOCK), NC); a chunk has ROWS * LANES tokens."""
-    batch = tl.program_id(0).to(tl.int64)
-    part = tl.program_id(2)
-    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    row = tl.arange(0, LANES)
-    t0 = part * (ROWS * LANES) + row * ROWS
-    steps, inputs, adjoints = _operands(
-        dy_ptr + batch * dy_sb, u_ptr + batch * u_sb, dt_ptr + batch * dt_sb,
-        weight_ptr + batch * length * width, z_ptr + batch * z_sb, dt_bias_ptr, conv_ptr, conv_bias_ptr,
-        dy_sl, u_sl, dt_sl, z_sl, t0, channel, length, width, taps,
-        HAS_WEIGHT, SOFTPLUS, HAS_BIAS, HAS_CONV, HAS_Z, ROWS,
-    )  # fmt: skip
-    padded = chunks * (ROWS * LANES)
-    B_row = Bs_ptr + batch * n * padded + t0
-    C_row = Cs_ptr + batch * n * padded + t0
-    place = batch * chunks + part
-    local_ptr += place * width * n
-    back_ptr += place * width * n
-    known = channel < width
-    total = steps[0]
-    for j in tl.static_range(1, ROWS):
-        total += steps[j]
-    before = tl.cumsum(total, 0) - total
-    whole = tl.sum(total, 0)
-    after = whole[None, :] - before - total
-    tl.store(total_ptr + place * width + channel, whole, mask=known)
-    for state in range(n):
-        A = tl.load(A_ptr + state * width + channel, mask=known, other=0.0).to(tl.float32)[None, :] * LOG2E
-        g = tl.zeros([LANES, BLOCK], tl.float32)
-        G = g
-        through = tl.exp2(before * A)
-        for j in tl.static_range(ROWS):
-            a = tl.exp2(steps[j] * A)
-            g = a * g + inputs[j] * tl.load(B_row + state * padded + j)[:, None]
-            through *= a
-            G += through * (adjoints[j] * tl.load(C_row + state * padded + j)[:, None])
-        g = tl.sum(g * tl.exp2(after * A), 0)
-        tl.store(local_ptr + state * width + channel, g, mask=known)
-        tl.store(back_ptr + state * width + channel, tl.sum(G, 0), mask=known)
 
 
 @triton.jit
@@ -196,7 +68,7 @@ def scan_gradient(
     dense = batch * length * width
     weight_ptr += dense
     skip_ptr += dense
-    steps, inputs, adjoints = _operands(
+    steps, inputs, adjoints = token_operands(
         dy_ptr, u_ptr, dt_ptr, weight_ptr, z_ptr, dt_bias_ptr, conv_ptr, conv_bias_ptr,
         dy_sl, u_sl, dt_sl, z_sl, t0, channel, length, width, taps,
         HAS_WEIGHT, SOFTPLUS, HAS_BIAS, HAS_CONV, HAS_Z, ROWS,
@@ -301,17 +173,17 @@ def scan_gradient(
     channel += none
     bias = zero
     if HAS_BIAS:
-        bias = _row(dt_bias_ptr, channel, width, blank)
+        bias = load_channels(dt_bias_ptr, channel, width, blank)
     D = zero
     if HAS_D:
-        D = _row(D_ptr, channel, width, blank)
+        D = load_channels(D_ptr, channel, width, blank)
     if HAS_CONV:
         at = blank + channel[None, :]
         w0 = load_taps(conv_ptr, at, width, taps, 0)
         w1 = load_taps(conv_ptr, at, width, taps, 1)
         w2 = load_taps(conv_ptr, at, width, taps, 2)
         w3 = load_taps(conv_ptr, at, width, taps, 3)
-        wb = _row(conv_bias_ptr, channel, width, blank)
+        wb = load_channels(conv_bias_ptr, channel, width, blank)
     dD = zero
     dbias = zero
     dw0 = zero
@@ -321,13 +193,13 @@ def scan_gradient(
     dwb = zero
     for j in tl.static_range(ROWS):
         t = t0 + j
-        io, mask = _tile(t, width, channel, length, width)
+        io, mask = token_tile(t, width, channel, length, width)
         if HAS_CONV:
-            x0, x1, x2, x3, conv = _convolved(u_ptr, t, u_sl, channel, length, width, w0, w1, w2, w3, wb)
+            x0, x1, x2, x3, conv = convolved(u_ptr, t, u_sl, channel, length, width, w0, w1, w2, w3, wb)
             u = tl.where(mask, silu(conv), 0.0)
         else:
-            u = _load(u_ptr, t, u_sl, channel, length, width).to(tl.float32)
-        dy = _load(dy_ptr, t, dy_sl, channel, length, width).to(tl.float32)
+            u = load_tile(u_ptr, t, u_sl, channel, length, width).to(tl.float32)
+        dy = load_tile(dy_ptr, t, dy_sl, channel, length, width).to(tl.float32)
         w = steps[j]
         skip = D
         if HAS_WEIGHT:
@@ -337,7 +209,7 @@ def scan_gradient(
             y = ys[j]
             if HAS_D or HAS_WEIGHT:
                 y += skip * u
-            z = _load(z_ptr, t, z_sl, channel, length, width).to(tl.float32)
+            z = load_tile(z_ptr, t, z_sl, channel, length, width).to(tl.float32)
             dz = dy * y * silu_slope(z)
             tl.store(dz_ptr + dense + io, dz.to(dz_ptr.dtype.element_ty), mask=mask)
             dy *= silu(z)
@@ -353,7 +225,7 @@ def scan_gradient(
         else:
             ddt += dinputs[j] * u
         if SOFTPLUS:
-            ddt *= sigmoid(_load(dt_ptr, t, dt_sl, channel, length, width).to(tl.float32) + bias)
+            ddt *= sigmoid(load_tile(dt_ptr, t, dt_sl, channel, length, width).to(tl.float32) + bias)
         ddt = tl.where(mask, ddt, 0.0)
         if HAS_BIAS:
             dbias += ddt

@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from lethe.kernels.mamba3 import scan_backward, scan_forward, states
+from lethe.kernels.mamba3 import scan_backward, scan_ends, scan_forward, states
 from lethe.kernels.mamba3.checks import adjacent
 
 FORWARD_TILE = 512
@@ -208,7 +208,7 @@ def backward(
     if chunks > 1:
         local, back = (torch.empty(batch, chunks, n, width, **f32) for _ in range(2))
         total = torch.empty(batch, chunks, width, **f32)
-        scan_backward.chunk_ends[grid](
+        scan_ends.chunk_ends[grid](
             dy, u, o.dt, weight, z, o.A, Bs, Cs, bias, conv, conv_bias, local, back, total, *strides,
             length, chunks, width, n, o.taps, **common,
         )  # fmt: skip
@@ -233,9 +233,10 @@ def backward(
         length, chunks, width, n, o.taps, 0, HAS_D=o.D is not None, HAS_ENTRY=entries is not None,
         HAS_EXIT=exits is not None, RAGGED=length % tile.tokens != 0, **common,
     )  # fmt: skip
+    dB, dC = (part.sum(0)[..., :length].transpose(1, 2) for part in (dB, dC))
     g = {
-        "u": du, "dt": ddt, "A": dA.sum(0).t().to(A_dtype), "B": _over_channels(dB, length, o.B.dtype),
-        "C": _over_channels(dC, length, o.C.dtype), "initial_state": dbegin.transpose(1, 2),
+        "u": du, "dt": ddt, "A": dA.sum(0).t().to(A_dtype), "B": dB.to(o.B.dtype),
+        "C": dC.to(o.C.dtype), "initial_state": dbegin.transpose(1, 2),
     }  # fmt: skip
     if o.D is not None:
         g["D"] = dD.sum(0).to(o.D.dtype)
@@ -260,11 +261,6 @@ def _by_state(t: Tensor, padded: int) -> Tensor:
     out = make(batch, n, padded, dtype=torch.float32, device=t.device)
     out[..., :length].copy_(t.transpose(1, 2))
     return out
-
-
-def _over_channels(parts: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-    """Partial sums [blocks, B, N, padded length] added up: [B, L, N]."""
-    return parts.sum(0)[..., :length].transpose(1, 2).to(dtype)
 
 
 def _input_gradient(dconv: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
