@@ -278,8 +278,8 @@ def _launches(case: Any, mode: str) -> None:
             None, None,
             o.get("conv_weight"), o.get("conv_bias"), None, True,
         )  # fmt: skip
-        y, final, entry = scan_launch.forward(operands, chunk)
-        scan_launch.backward(operands, torch.empty_like(y), torch.empty_like(final), entry, chunk)
+        y, final = scan_launch.forward(operands, chunk)
+        scan_launch.backward(operands, torch.empty_like(y), torch.empty_like(final))
         return
     cos, sin, _ = head_launch.angle_forward(o["angle"], o["dt"], None)
     head_launch.angle_backward(o["angle"], o["dt"], cos, sin, cos, sin)

@@ -8,7 +8,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def sigmoid(v):
-    return 1.0 / (1.0 + tl.exp(-v))
+    return 1.0 / (1.0 + tl.exp2(v * -LOG2E))
 
 
 @triton.jit
@@ -25,6 +25,6 @@ def silu_slope(v):
 @triton.jit
 def softplus(v):
     """log(1 + e^v): a series where the sum would lose e^v, v itself where 1 would be lost."""
-    e = tl.exp(tl.where(v > 20.0, 20.0, v))
+    e = tl.exp2(tl.where(v > 20.0, 20.0, v) * LOG2E)
     series = e * (1.0 - e * (0.5 - e * (1.0 / 3.0 - e * (0.25 - e * (0.2 - e * (1.0 / 6.0))))))
     return tl.where(v > 20.0, v, tl.where(e < 0.0625, series, tl.log(1.0 + e)))

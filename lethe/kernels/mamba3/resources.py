@@ -22,7 +22,16 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 
-from lethe.kernels.mamba3 import angles, head_backward, head_forward, scan_backward, scan_forward, states
+from lethe.kernels.mamba3 import (
+    angles,
+    head_backward,
+    head_forward,
+    scan_backward,
+    scan_ends,
+    scan_forward,
+    states,
+)
+from lethe.kernels.mamba3.scan_launch import BACKWARD_TILE
 from lethe.kernels.ptxas import assembled, reported
 
 TARGETS = (80, 90, 100, 103, 120)
@@ -75,10 +84,14 @@ def _scan_flags(fused: bool) -> dict[str, Any]:
 
 
 def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]:
-    """The functions of C1 .. C6 with their compile-time arguments at `warps` warps. KeyError if unknown."""
+    """The functions of C1 .. C6 with their compile-time arguments at `warps` warps. KeyError if unknown.
+
+    A backward tile of the scan grows with the warps by its channels.
+    """
     fused = _scan_flags(kernel in ("C5", "C6"))
     forward = {**fused, "DR": 1, "DL": 32 * warps}
-    backward = {**fused, "DR": 2, "DL": 8 * warps, "SPAN": 4 if kernel == "C6" else 8}
+    tile = dataclasses.replace(BACKWARD_TILE, channels=BACKWARD_TILE.channels * warps)
+    backward = {**fused, "RAGGED": False, **tile.options()}
     head = {"PADDED": False, "HAS_D": True, "HAS_Z": True, "HAS_ENTRY": True, "HAS_EXIT": True,
             "MIMO": kernel == "C3",
             "RANK": RANK if kernel == "C3" else 1, "STEP": 1 if kernel == "C3" else 2,
@@ -88,13 +101,13 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
     table: dict[str, list[tuple[Any, dict[str, Any]]]] = {
         "C1": [(scan_forward.chunk_state, forward), (states.combine_chunks, join),
         (scan_forward.scan_output, forward)],
-        "C2": [(scan_backward.chunk_adjoint, forward), (scan_backward.scan_gradient, backward)],
+        "C2": [(scan_ends.chunk_ends, backward), (scan_backward.scan_gradient, backward)],
         "C3": [(head_backward.head_adjoint, head), (head_backward.head_gradient, head),
                (head_backward.rope_gradient, head), (angles.angle_backward, head)],
         "C4": [(angles.angle_forward, head), (head_forward.head_chunk, head), (head_forward.head_output,
         head)],
         "C5": [(scan_forward.chunk_state, forward), (scan_forward.scan_output, forward)],
-        "C6": [(scan_backward.chunk_adjoint, forward), (scan_backward.scan_gradient, backward),
+        "C6": [(scan_ends.chunk_ends, backward), (scan_backward.scan_gradient, backward),
                (scan_backward.conv_gradient, {"ROWS": 16, "BLOCK": 64})],
     }  # fmt: skip
     return table[kernel]
@@ -102,12 +115,12 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
 
 FLOAT32 = {
     "A_ptr", "D_ptr", "dt_bias_ptr", "conv_ptr", "conv_bias_ptr", "weight_ptr", "skip_ptr", "local_ptr",
-    "total_ptr", "rate_ptr", "begin_ptr", "entry_ptr", "exit_ptr", "end_ptr", "final_ptr", "scratch_ptr",
-    "dweight_ptr", "dskip_ptr", "dA_ptr", "dB_ptr", "dC_ptr", "dD_ptr", "dbias_ptr", "dconv_ptr",
-    "dbegin_ptr",
-    "decay_ptr", "gamma_ptr", "late_ptr", "bias_ptr", "q_bias_ptr", "k_bias_ptr", "cos_ptr", "sin_ptr",
-    "mimo_x_ptr", "mimo_z_ptr", "mimo_o_ptr", "dq_ptr", "dk_ptr", "ddecay_ptr", "dgamma_ptr", "dlate_ptr",
-    "dmimo_ptr", "d_ptr", "draw_ptr", "dcos_ptr", "dsin_ptr",
+    "back_ptr", "total_ptr", "Bs_ptr", "Cs_ptr", "rate_ptr", "begin_ptr", "entry_ptr", "exit_ptr",
+    "end_ptr", "final_ptr", "scratch_ptr", "dweight_ptr", "dskip_ptr", "dA_ptr", "dB_ptr", "dC_ptr",
+    "dD_ptr", "dbias_ptr", "dconv_ptr", "dbegin_ptr", "decay_ptr", "gamma_ptr", "late_ptr", "bias_ptr",
+    "q_bias_ptr", "k_bias_ptr", "cos_ptr", "sin_ptr", "mimo_x_ptr", "mimo_z_ptr", "mimo_o_ptr", "dq_ptr",
+    "dk_ptr", "ddecay_ptr", "dgamma_ptr", "dlate_ptr", "dmimo_ptr", "d_ptr", "draw_ptr", "dcos_ptr",
+    "dsin_ptr",
 }  # fmt: skip
 """Pointers to parameters, states and sums; every other pointer is bfloat16."""
 
@@ -126,11 +139,12 @@ def _compile(function: Any, constants: dict[str, Any], target: int, warps: int) 
             aligned[(index,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "i32"
-            if name in ("width", "n") or re.search(r"_s[blrhg]$", name):
+            if name in ("width", "n", "none") or re.search(r"_s[blrhg]$", name):
                 aligned[(index,)] = [["tt.divisibility", 16]]
     triton.knobs.nvidia.dump_ptxas_log = True
     source = ASTSource(function, signature, constexprs, aligned)
-    return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps})
+    limit = {"maxnreg": constants["maxnreg"]} if "maxnreg" in constants else {}
+    return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps, **limit})
 
 
 def needs(kernel: str, target: int, warps: int) -> list[Need]:

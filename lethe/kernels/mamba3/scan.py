@@ -41,7 +41,7 @@ def _scan(
     u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, weight: Tensor | None, skip: Tensor | None, conv_weight: Tensor | None,
     conv_bias: Tensor | None, initial_state: Tensor | None, softplus: bool, chunk: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     operands = scan_launch.Operands(
         u, dt, A, B, C, D, z, dt_bias, weight, skip, conv_weight, conv_bias, initial_state, softplus
     )
@@ -51,24 +51,20 @@ def _scan(
 @_scan.register_fake
 def _(u, dt, A, B, C, D, z, dt_bias, weight, skip, conv_weight, conv_bias, initial_state, softplus, chunk):
     batch, length, width = u.shape
-    n = A.shape[1]
-    chunks = (length + chunk - 1) // chunk
-    entry = (batch, chunks, n, width) if chunks > 1 else (0,)
-    f32 = {"dtype": torch.float32}
-    return u.new_empty(batch, length, width), u.new_empty(batch, n, width, **f32), u.new_empty(entry, **f32)
+    final = (batch, A.shape[1], width)
+    return u.new_empty(batch, length, width), u.new_empty(final, dtype=torch.float32)
 
 
 @torch.library.custom_op("lethe::mamba_scan_backward", mutates_args=())
 def _scan_backward(
-    dy: Tensor, dfinal: Tensor, entry: Tensor, u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    dy: Tensor, dfinal: Tensor, u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
     D: Tensor | None, z: Tensor | None, dt_bias: Tensor | None, weight: Tensor | None, skip: Tensor | None,
     conv_weight: Tensor | None, conv_bias: Tensor | None, initial_state: Tensor | None, softplus: bool,
-    chunk: int,
 ) -> list[Tensor]:  # fmt: skip
     operands = scan_launch.Operands(
         u, dt, A, B, C, D, z, dt_bias, weight, skip, conv_weight, conv_bias, initial_state, softplus
     )
-    g = scan_launch.backward(operands, dy, dfinal.contiguous(), entry, chunk)
+    g = scan_launch.backward(operands, dy, dfinal.contiguous())
     if initial_state is not None:
         g["initial_state"] = g["initial_state"].to(initial_state.dtype)
     tensors = [getattr(operands, name) for name in FIELDS]
@@ -79,8 +75,7 @@ def _scan_backward(
 
 @_scan_backward.register_fake
 def _(
-    dy, dfinal, entry, u, dt, A, B, C, D, z, dt_bias, weight, skip, conv_weight, conv_bias, initial_state,
-    softplus, chunk,
+    dy, dfinal, u, dt, A, B, C, D, z, dt_bias, weight, skip, conv_weight, conv_bias, initial_state, softplus,
 ):  # fmt: skip
     tensors = (u, dt, A, B, C, D, z, dt_bias, weight, skip, conv_weight, conv_bias, initial_state)
     return [
@@ -93,14 +88,14 @@ def _nothing(u: Tensor) -> Tensor:
 
 
 def _save(ctx, inputs, output) -> None:
-    *tensors, ctx.softplus, ctx.chunk = inputs
-    ctx.save_for_backward(output[2], *tensors)
+    *tensors, ctx.softplus, _ = inputs
+    ctx.save_for_backward(*tensors)
     ctx.set_materialize_grads(True)
 
 
-def _adjoint(ctx, dy, dfinal, _dentry):
-    entry, *tensors = ctx.saved_tensors
-    found = _scan_backward(dy, dfinal, entry, *tensors, ctx.softplus, ctx.chunk)
+def _adjoint(ctx, dy, dfinal):
+    tensors = ctx.saved_tensors
+    found = _scan_backward(dy, dfinal, *tensors, ctx.softplus)
     pairs = zip(tensors, found, strict=True)
     return *(None if t is None else d for t, d in pairs), None, None
 
@@ -154,7 +149,7 @@ def _run(
         dt, dt_bias, softplus = F.softplus(dt) if softplus else dt, None, False
         weight, skip, initial_state = _trapezoid(previous, dt, B, C, trap, initial_state)
     chosen = scan_plan(u, A.shape[1], mode=mode, chunk=chunk)
-    y, final, _ = _scan(
+    y, final = _scan(
         u, dt, A, B, C, D, z, dt_bias, weight, skip, *conv, initial_state, softplus, chosen.chunk
     )
     return y, final.transpose(1, 2)

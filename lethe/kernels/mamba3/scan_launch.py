@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from lethe.kernels.mamba3 import scan_backward, scan_forward, states
+from lethe.kernels.mamba3 import scan_backward, scan_ends, scan_forward, states
 from lethe.kernels.mamba3.checks import adjacent
 
 FORWARD_TILE = 512
@@ -107,8 +107,8 @@ def combine(
     return entry, end
 
 
-def forward(o: Operands, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """y [B, L, D]; the final state [B, N, D] float32; the state each chunk meets [B, NC, N, D], or empty."""
+def forward(o: Operands, chunk: int) -> tuple[Tensor, Tensor]:
+    """y [B, L, D]; the final state [B, N, D] float32."""
     o = o.dense()
     batch, length, width = o.u.shape
     n = o.A.shape[0]
@@ -143,7 +143,7 @@ def forward(o: Operands, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
         HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entry is not None, PADDED=state_block(n) != n,
         **flags,
     )  # fmt: skip
-    return y, final, entry if chunks > 1 and entry is not None else torch.empty(0, **f32)
+    return y, final
 
 
 def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
@@ -153,53 +153,67 @@ def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class BackwardTile:
-    """Tile of the gradient kernel: DR channels in registers, DL in lanes, SPAN tokens a checkpoint."""
+    """Tile of the backward kernels: `lanes` segments of `rows` tokens each, `channels` channels."""
 
-    DR: int
-    DL: int
-    SPAN: int
-    warps: int
+    rows: int
+    lanes: int
+    channels: int
+    warps: int = 1
+    registers: int | None = None
+    """Most registers a thread may use; None leaves it to the compiler."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a chunk."""
+        return self.rows * self.lanes
+
+    def options(self) -> dict[str, Any]:
+        """Launch arguments of a kernel with this tile."""
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        shape = {"ROWS": self.rows, "LANES": self.lanes, "BLOCK": self.channels}
+        return {**shape, "num_warps": self.warps, **limit}
 
 
-def backward_tile(n: int, fused: bool) -> BackwardTile:
-    """Eight tokens of carried states fit the registers of the plain scan, four those of the fused block."""
-    block = state_block(n)
-    return BackwardTile(2, 8, 8 if block <= 16 and not fused else 4, max(1, min(8, block // 32)))
+BACKWARD_TILE = BackwardTile(8, 4, 16, registers=200)
+"""Chunks of 32 tokens; 200 registers spill nothing that the loop over states needs. `tune` times others."""
 
 
-def backward(o: Operands, dy: Tensor, dfinal: Tensor | None, entry: Tensor, chunk: int) -> dict[str, Tensor]:
+def backward(
+    o: Operands, dy: Tensor, dfinal: Tensor | None, tile: BackwardTile | None = None
+) -> dict[str, Tensor]:
     """Gradients by the names of `Operands`, float32 partial sums already added in a fixed order.
 
-    dfinal [B, N, D] float32 or None; entry as `forward` returned it.
+    dfinal [B, N, D] float32 or None; `tile` instead of `BACKWARD_TILE`. The states that its chunks meet are
+    computed anew: cheaper than keeping them since the forward pass, whose chunks are others.
     """
     A_dtype, o, dy = o.A.dtype, o.dense(), adjacent(dy)
     batch, length, width = o.u.shape
     n = o.A.shape[0]
-    chunks = triton.cdiv(length, chunk)
+    tile = tile or BACKWARD_TILE
+    chunks = triton.cdiv(length, tile.tokens)
+    blocks = triton.cdiv(width, tile.channels)
+    grid = (batch, blocks, chunks)
+    fused = o.conv_weight is not None
     f32: dict[str, Any] = {"dtype": torch.float32, "device": o.u.device}
     u, none = o.u, o.u
-    z = _or(o.z, none)
+    z, weight, bias = _or(o.z, none), _or(o.weight, none), _or(o.dt_bias, none)
+    conv, conv_bias = _or(o.conv_weight, none), _or(o.conv_bias, none)
+    strides = (*rows(dy), *rows(u), *rows(o.dt), *rows(z))
+    Bs, Cs = (_by_state(t, chunks * tile.tokens) for t in (o.B, o.C))
     common: dict[str, Any] = {
-        "SOFTPLUS": o.softplus,
-        "HAS_BIAS": o.dt_bias is not None,
-        "HAS_Z": o.z is not None,
-    }
-    exits = dfinal
+        "HAS_WEIGHT": o.weight is not None, "SOFTPLUS": o.softplus, "HAS_BIAS": o.dt_bias is not None,
+        "HAS_CONV": fused, "HAS_Z": o.z is not None, **tile.options(),
+    }  # fmt: skip
+    entries, exits = o.initial_state, dfinal
     if chunks > 1:
-        lanes = forward_lanes(n)
-        local = torch.empty(batch, chunks, n, width, **f32)
+        local, back = (torch.empty(batch, chunks, n, width, **f32) for _ in range(2))
         total = torch.empty(batch, chunks, width, **f32)
-        scan_backward.chunk_adjoint[(batch, triton.cdiv(width, lanes), chunks)](
-            dy, o.dt, z, o.A, o.C, _or(o.dt_bias, none), local, total,
-            *rows(dy), *rows(o.dt), *rows(z), *rows(o.C), length, chunk, chunks, width, n,
-            NB=state_block(n), DR=1, DL=lanes, num_warps=1, **common,
+        scan_ends.chunk_ends[grid](
+            dy, u, o.dt, weight, z, o.A, Bs, Cs, bias, conv, conv_bias, local, back, total, *strides,
+            length, chunks, width, n, o.taps, **common,
         )  # fmt: skip
-        exits, _ = combine(local, total, o.A, dfinal, reverse=True)
-    entries = entry if chunks > 1 else o.initial_state
-    fused = o.conv_weight is not None
-    tile = backward_tile(n, fused)
-    blocks = triton.cdiv(width, tile.DR * tile.DL)
-    spans = triton.cdiv(chunk, tile.SPAN)
+        entries, _ = combine(local, total, o.A, o.initial_state, reverse=False)
+        exits, _ = combine(back, total, o.A, dfinal, reverse=True)
     like: dict[str, Any] = {"device": u.device}
     du = torch.empty(batch, length, width, dtype=torch.float32 if fused else u.dtype, **like)
     ddt = torch.empty(batch, length, width, dtype=o.dt.dtype, **like)
@@ -208,25 +222,21 @@ def backward(o: Operands, dy: Tensor, dfinal: Tensor | None, entry: Tensor, chun
         torch.empty(batch, length, width, **f32) if o.weight is not None else du for _ in range(2)
     )
     dA = torch.empty(batch * chunks, n, width, **f32)
-    dB, dC = (torch.empty(blocks, batch, length, n, **f32) for _ in range(2))
+    dB, dC = (torch.empty(blocks, batch, n, chunks * tile.tokens, **f32) for _ in range(2))
     dD, dbias = (torch.empty(batch * chunks, width, **f32) for _ in range(2))
     dconv = torch.empty(5 if fused else 0, batch * chunks, width, **f32)
     dbegin = torch.empty(batch, n, width, **f32)
-    scratch = torch.empty(batch, chunks, spans, n, width, **f32)
-    scan_backward.scan_gradient[(batch, blocks, chunks)](
-        dy, u, o.dt, _or(o.weight, none), _or(o.skip, none), z, o.A, o.B, o.C, _or(o.D, none),
-        _or(o.dt_bias, none), _or(o.conv_weight, none), _or(o.conv_bias, none), _or(entries, none),
-        _or(exits, none), scratch, du, ddt, dweight, dskip, dz, dA, dB, dC, dD, dbias, dconv, dbegin,
-        *rows(dy), *rows(u), *rows(o.dt), *rows(z), *rows(o.B), *rows(o.C),
-        length, chunk, chunks, spans, width, n, o.taps,
-        HAS_WEIGHT=o.weight is not None, HAS_CONV=fused, HAS_D=o.D is not None, HAS_ENTRY=entries is not None,
-        HAS_EXIT=exits is not None, PADDED=state_block(n) != n, NB=state_block(n), DR=tile.DR,
-        DL=tile.DL, SPAN=tile.SPAN,
-        num_warps=tile.warps, **common,
+    scan_backward.scan_gradient[grid](
+        dy, u, o.dt, weight, _or(o.skip, none), z, o.A, Bs, Cs, _or(o.D, none), bias, conv, conv_bias,
+        _or(entries, none), _or(exits, none),
+        du, ddt, dweight, dskip, dz, dA, dB, dC, dD, dbias, dconv, dbegin, *strides,
+        length, chunks, width, n, o.taps, 0, HAS_D=o.D is not None, HAS_ENTRY=entries is not None,
+        HAS_EXIT=exits is not None, RAGGED=length % tile.tokens != 0, **common,
     )  # fmt: skip
+    dB, dC = (part.sum(0)[..., :length].transpose(1, 2) for part in (dB, dC))
     g = {
-        "u": du, "dt": ddt, "A": dA.sum(0).t().to(A_dtype), "B": dB.sum(0).to(o.B.dtype),
-        "C": dC.sum(0).to(o.C.dtype), "initial_state": dbegin.transpose(1, 2),
+        "u": du, "dt": ddt, "A": dA.sum(0).t().to(A_dtype), "B": dB.to(o.B.dtype),
+        "C": dC.to(o.C.dtype), "initial_state": dbegin.transpose(1, 2),
     }  # fmt: skip
     if o.D is not None:
         g["D"] = dD.sum(0).to(o.D.dtype)
@@ -242,6 +252,15 @@ def backward(o: Operands, dy: Tensor, dfinal: Tensor | None, entry: Tensor, chun
         g["conv_bias"] = lags[4].to(o.conv_bias.dtype)
         g["u"] = _input_gradient(du, o.conv_weight, u.dtype)
     return g
+
+
+def _by_state(t: Tensor, padded: int) -> Tensor:
+    """B or C [B, L, N] as float32 [B, N, padded], zero beyond the sequence: a thread reads neighbours."""
+    batch, length, n = t.shape
+    make = torch.empty if padded == length else torch.zeros
+    out = make(batch, n, padded, dtype=torch.float32, device=t.device)
+    out[..., :length].copy_(t.transpose(1, 2))
+    return out
 
 
 def _input_gradient(dconv: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:

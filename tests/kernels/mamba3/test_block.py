@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,6 +18,14 @@ SERIAL, CHUNKED = {"mode": "serial"}, {"mode": "chunked", "chunk": 3}
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
 def test_values_and_gradients(dtype, how):
     assert_within(block_errors(block_operands(1, 7, 19, 5, dtype), **how), dtype)
+
+
+def test_gradients_across_chunks():
+    from lethe.kernels.mamba3 import scan_launch
+
+    with mock.patch.object(scan_launch, "BACKWARD_TILE", scan_launch.BackwardTile(2, 2, 4)):
+        errors = block_errors(block_operands(2, 10, 7, 3), **CHUNKED)
+    assert_within(errors, torch.float32)
 
 
 @pytest.mark.parametrize("taps", [1, 2, 3])
