@@ -1,4 +1,4 @@
-"""What a stage says about its kernels: arguments by name, dtype and shape, and the options they are compiled for.
+"""What a stage says about its kernels: arguments by name, dtype and shape, and compile-time options.
 
 Plain data without torch and without the DSL: `build` writes it into the manifest, `launch` reads it back.
 """

@@ -1,0 +1,78 @@
+"""What the kernels for sm_90a share: barriers, bulk copies, views of shared tiles, powers of two.
+
+A *tile* is ``[64 or more rows, dk]`` float16 in shared memory as TMA writes it with a 128-byte swizzle:
+blocks of 64 columns after one another, each with rows of 128 bytes. The same bytes are operand B of a wgmma in two
+ways: K-major with N = rows (`k_major`), and MN-major with N = columns (`mn_major`).
+"""
+
+import cutlass
+from cutlass import cute
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+HALF = cutlass.Float16
+ONE_STAGE = (None, None, 0)
+
+
+def k_major(rows: int, columns: int, stages: int = 1) -> cute.ComposedLayout:
+    """Layout (rows, columns, stages) of tiles; K = columns are contiguous."""
+    atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, HALF)
+    return cute.tile_to_shape(atom, (rows, columns, stages), (0, 1, 2))
+
+
+def mn_major(rows: int, columns: int, stages: int = 1) -> cute.ComposedLayout:
+    """The same bytes transposed: layout (columns, rows, stages); N = columns are contiguous."""
+    atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.MN_SW128, HALF)
+    return cute.tile_to_shape(atom, (columns, rows, stages), (1, 0, 2))
+
+
+def mma(columns: int, b_major: OperandMajorMode, a_source: warpgroup.OperandSource) -> cute.TiledMma:
+    """wgmma m64n(columns)k16 of one warp group on float16, float32 accumulator, A K-major."""
+    operation = warpgroup.MmaF16BF16Op(
+        HALF, cutlass.Float32, (64, columns, 16), a_source, OperandMajorMode.K, b_major
+    )
+    return cute.make_tiled_mma(operation)
+
+
+def partition(atom: cute.CopyAtom, shared: cute.Tensor, tiles: cute.Tensor, modes: int = 2):
+    """(shared, global) views for a TMA `cute.copy`: [copy, stage ...] and [copy, tiles left over ...]."""
+    return cpasync.tma_partition(
+        atom, 0, cute.make_layout(1), cute.group_modes(shared, 0, modes), cute.group_modes(tiles, 0, modes)
+    )
+
+
+def expect(barrier: cute.Pointer, count) -> None:
+    """Arrive once and announce ``count`` bytes that TMA will deliver."""
+    with cute.arch.elect_one():
+        cute.arch.mbarrier_arrive_and_expect_tx(barrier, count)
+
+
+def arrive(barrier: cute.Pointer) -> None:
+    """Arrive once for the whole warp."""
+    with cute.arch.elect_one():
+        cute.arch.mbarrier_arrive(barrier)
+
+
+def exponent(largest):
+    """The x of `precision.power_for` for a largest magnitude (float32): largest in [2^(x-1), 2^x).
+
+    0 counts as the smallest normal number.
+    """
+    bits = cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[cutlass.Int32], read_only_args=[largest]
+    )
+    return ((bits >> 23) & 255) - 126
+
+
+def power(largest, target: int):
+    """`precision.power_for`: clamp(target - x, -100, 100)."""
+    found = target - exponent(largest)
+    return cutlass.max(cutlass.min(found, cutlass.Int32(100)), cutlass.Int32(-100))
+
+
+def two_to(exponent_of_two):
+    """2^n in float32 for an int32 n, clamped to normal numbers."""
+    n = cutlass.max(cutlass.min(exponent_of_two, cutlass.Int32(127)), cutlass.Int32(-126))
+    bits = (n + 127) << 23
+    return cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[cutlass.Float32], read_only_args=[bits]
+    )
