@@ -1,8 +1,8 @@
 """What the kernels for sm_90a share: barriers, bulk copies, views of shared tiles, powers of two.
 
 A *tile* is ``[64 or more rows, dk]`` float16 in shared memory as TMA writes it with a 128-byte swizzle:
-blocks of 64 columns after one another, each with rows of 128 bytes. The same bytes are operand B of a wgmma in two
-ways: K-major with N = rows (`k_major`), and MN-major with N = columns (`mn_major`).
+blocks of 64 columns after one another, each with rows of 128 bytes. The same bytes are operand B of a wgmma
+in two ways: K-major with N = rows (`k_major`), and MN-major with N = columns (`mn_major`).
 """
 
 import cutlass
@@ -37,6 +37,27 @@ def partition(atom: cute.CopyAtom, shared: cute.Tensor, tiles: cute.Tensor, mode
     """(shared, global) views for a TMA `cute.copy`: [copy, stage ...] and [copy, tiles left over ...]."""
     return cpasync.tma_partition(
         atom, 0, cute.make_layout(1), cute.group_modes(shared, 0, modes), cute.group_modes(tiles, 0, modes)
+    )
+
+
+def by_tile(tensor: cute.Tensor) -> cute.Tensor:
+    """[slots, H, rows, columns] as (rows, columns, H, slots), what TMA cuts tiles from."""
+    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[2, 3, 1, 0]))
+
+
+def tma_load(tensor: cute.Tensor, rows: int, columns: int):
+    """(atom, tensor) that copy tiles of [slots, H, ., .] to shared memory, `k_major`."""
+    layout = cute.slice_(k_major(rows, columns), ONE_STAGE)
+    return cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), by_tile(tensor), layout, (rows, columns)
+    )
+
+
+def tma_store(tensor: cute.Tensor, rows: int, columns: int):
+    """The same from shared memory."""
+    layout = cute.slice_(k_major(rows, columns), ONE_STAGE)
+    return cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileS2GOp(), by_tile(tensor), layout, (rows, columns)
     )
 
 
@@ -75,4 +96,38 @@ def two_to(exponent_of_two):
     bits = (n + 127) << 23
     return cute.arch.inline_ptx(
         "mov.b32 {$w0}, {$r0};", write_only_types=[cutlass.Float32], read_only_args=[bits]
+    )
+
+
+@cute.jit
+def finite(x):
+    """x, or 0 where it is infinite or not a number."""
+    return x if x < 3.0e38 else cutlass.Float32(0.0)
+
+
+def absolute(x):
+    """|x| in float32."""
+    return cute.arch.inline_ptx(
+        "abs.f32 {$w0}, {$r0};", write_only_types=[cutlass.Float32], read_only_args=[x]
+    )
+
+
+def ldmatrix(address, transposed: bool = False) -> list:
+    """Four 8 x 8 matrices from a shared address (Int32) of each lane's row: four words of two float16."""
+    return list(
+        cute.arch.inline_ptx(
+            f"ldmatrix.sync.aligned.m8n8.x4{'.trans' if transposed else ''}.shared.b16 "
+            "{{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
+            write_only_types=[cutlass.Int32] * 4,
+            read_only_args=[address],
+        )
+    )
+
+
+def stmatrix(address, words: list, transposed: bool = False) -> None:
+    """The inverse of `ldmatrix`."""
+    cute.arch.inline_ptx(
+        f"stmatrix.sync.aligned.m8n8.x4{'.trans' if transposed else ''}.shared.b16 "
+        "[{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+        read_only_args=[address, *words],
     )
