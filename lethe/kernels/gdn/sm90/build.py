@@ -7,7 +7,7 @@ host launcher as ``<name>.o`` and ``<name>.h``.
 
 The DSL reads its target architecture when it is imported, so compiling happens in a child process and this
 module imports nothing of the DSL. A library is rebuilt when its sources change: the files ``<stage>*.py`` and
-``parts*.py`` of this folder, the shim and the DSL's version.
+``parts*.py`` of this folder and the shim.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ def cache() -> Path:
 def source_hash(stage: str) -> str:
     """What a library of this stage depends on."""
     files = sorted({*HERE.glob(f"{stage}*.py"), *HERE.glob("parts*.py"), SHIM})
-    text = b"".join(path.name.encode() + path.read_bytes() for path in files)
-    return hashlib.sha256(text + importlib.metadata.version(COMPILER).encode()).hexdigest()
+    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
 
 
 def build(stage: str, options: Mapping[str, Any] | None, folder: Path) -> None:

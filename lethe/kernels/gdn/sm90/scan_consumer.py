@@ -1,10 +1,10 @@
 """A warp group of `scan`: 64 columns of a state, step by step. What it computes is in `scan`.
 
 Fragments, by the lane l of warp w: accumulator word ``2 j + i`` are the two elements of row ``16 w + 8 i +
-l / 4`` and columns ``8 j + 2 (l mod 4)``. Packed to float16 they are, in the same order, operand A of the next
-wgmma, and 8 x 8 matrices of ldmatrix and stmatrix: four of them, (i, j) = (0, j), (1, j), (0, j + 1),
-(1, j + 1), at the addresses that lane l gives. In a tile of 128-byte rows the 16-byte column c of row r lies
-at ``128 r + 16 (c xor r mod 8)``.
+l / 4`` from column ``8 j + 2 (l mod 4)`` on. Packed to float16 they are, in the same order, operand A of the
+next wgmma, and 8 x 8 matrices of ldmatrix and stmatrix: four of them, (i, j) = (0, j), (1, j), (0, j + 1),
+(1, j + 1), at the addresses that the lanes give. In a tile of 128-byte rows the 16-byte column c of row r
+lies at ``128 r + 16 (c xor r mod 8)``.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 /* The eight CUDA symbols that a host launcher exported by CuTe DSL calls, forwarded to the libraries that the
- * process has: libcudart.so.13 (torch loads its own) and libcuda.so.1. Linked with the exported object this
+ * process has: libcudart (torch loads its own, version 13 or 12) and libcuda.so.1. Linked with the exported object this
  * makes a shared library without any link-time dependency on CUDA, so it is built where there is none.
  *
  * A symbol that cannot be found is a CUDA error code (not initialised), which the launcher returns; the reason
@@ -17,8 +17,9 @@ static char reason[REASON_BYTES];
 /* Why the last forwarded call had no target; empty if none failed. */
 __attribute__((visibility("default"))) const char *lethe_shim_error(void) { return reason; }
 
-static void *find(const char *library, void **handle, const char *symbol) {
+static void *find(const char *library, const char *older, void **handle, const char *symbol) {
   if (!*handle) *handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
+  if (!*handle && older) *handle = dlopen(older, RTLD_NOW | RTLD_GLOBAL);
   void *found = *handle ? dlsym(*handle, symbol) : NULL;
   if (!found) {
     const char *why = dlerror();
@@ -29,16 +30,16 @@ static void *find(const char *library, void **handle, const char *symbol) {
 
 static void *runtime, *driver;
 
-#define FORWARD(handle, library, symbol, target, parameters, arguments)               \
+#define FORWARD(handle, library, older, symbol, target, parameters, arguments)        \
   __attribute__((visibility("hidden"))) int symbol parameters {                       \
     static int(*call) parameters;                                                     \
-    if (!call) call = (int(*) parameters)find(library, &handle, target);              \
+    if (!call) call = (int(*) parameters)find(library, older, &handle, target);       \
     return call ? call arguments : NOT_INITIALISED;                                   \
   }
 #define RUNTIME(symbol, target, parameters, arguments) \
-  FORWARD(runtime, "libcudart.so.13", symbol, target, parameters, arguments)
+  FORWARD(runtime, "libcudart.so.13", "libcudart.so.12", symbol, target, parameters, arguments)
 #define DRIVER(symbol, target, parameters, arguments) \
-  FORWARD(driver, "libcuda.so.1", symbol, target, parameters, arguments)
+  FORWARD(driver, "libcuda.so.1", NULL, symbol, target, parameters, arguments)
 
 RUNTIME(_cudaLibraryLoadData, "cudaLibraryLoadData",
         (void **library, const void *code, void *jit, void **jit_values, unsigned jit_count, void *options,
