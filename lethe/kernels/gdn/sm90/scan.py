@@ -52,6 +52,9 @@ RESERVED = 1280
 
 MOST_STAGES = 4
 
+CONSUMER_REGISTERS, LOADER_REGISTERS = 232, 40
+"""With two warp groups a third one takes the loader, so that registers can be handed over by setmaxnreg."""
+
 
 def _arguments(dk: int, dv: int, erase: bool, packed: bool, direction: str) -> tuple[Argument, ...]:
     forward, reverse = direction != "reverse", direction != "forward"
@@ -113,7 +116,8 @@ class Scan:
         self.erase, self.packed = erase, packed
         self.ways = {"both": (FORWARD, REVERSE), "forward": (FORWARD,), "reverse": (REVERSE,)}[direction]
         self.consumers = 4 * groups
-        self.threads = 32 * (self.consumers + 1)
+        self.pooled = groups > 1
+        self.threads = 128 * (groups + 1) if self.pooled else 32 * (self.consumers + 1)
         self.loaded = tuple(dict.fromkeys(name for way in self.ways for name in self.tiles(way)))
         self.stored = tuple("SD"[way] for way in self.ways)
         third = GROUP * groups * (dk if REVERSE in self.ways else CHUNK)
@@ -210,11 +214,16 @@ class Scan:
         moves = {name: (atoms[i], tensors[i]) for i, name in enumerate(names)}
         for position in cutlass.range_constexpr(len(self.ways)):
             if direction == position:
-                if warp == self.consumers:
-                    self.load(self.ways[position], moves, ring, decay, maxima, at)
-                else:
+                if warp < self.consumers:
+                    if cutlass.const_expr(self.pooled):
+                        cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
                     consumer = Consumer(self, self.ways[position], ring, at)
                     consumer.run(moves, maxima, powers, starts, ends)
+                else:
+                    if cutlass.const_expr(self.pooled):
+                        cute.arch.setmaxregister_decrease(LOADER_REGISTERS)
+                    if warp == self.consumers:
+                        self.load(self.ways[position], moves, ring, decay, maxima, at)
 
     def allocate(self) -> Ring:
         """Shared memory, in the order of the module's text."""

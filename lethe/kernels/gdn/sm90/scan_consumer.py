@@ -181,9 +181,6 @@ class Consumer:
             cute.arch.cp_async_bulk_commit_group()
 
             cute.autovec_copy(decays[None, lane % 4, None, stage], factors)
-            for j in cutlass.range_constexpr(self.dk // 8):
-                for e in cutlass.range_constexpr(4):
-                    state[4 * j + e] = state[4 * j + e] * factors[e % 2, j]
             largest = ring.maxima[0 if self.way == FORWARD else 2, stage]
             factor = parts.two_to(power - parts.power(largest, TARGET))
             at = ring.third.iterator.toint() + (stage * self.k.groups + warp // 4) * (2 * GROUP) * (
@@ -192,11 +189,13 @@ class Consumer:
             if cutlass.const_expr(self.way == FORWARD):
                 words = self.transposed(at, lane, warp % 4)
                 added = self.floats(words, half.layout) * factor
+                self.decay(state, factors)
                 if cutlass.const_expr(self.erase):
                     warpgroup.wait_group(0)
                     added = added - cute.make_tensor(other.iterator, half.layout).load()
                 half.store(added.to(parts.HALF))
             else:
+                self.decay(state, factors)
                 words = self.rows(at, lane, warp % 4)
                 state.store(state.load() + self.floats(words, state.layout) * factor)
                 if cutlass.const_expr(self.erase):
@@ -226,6 +225,12 @@ class Consumer:
             parts.stmatrix(address, [words[2 * j + i] for i in range(4)])
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.sync_warp()
+
+    def decay(self, state: cute.Tensor, factors: cute.Tensor) -> None:
+        """Scale the columns of the state by e^Gam."""
+        for j in range(self.dk // 8):
+            for e in range(4):
+                state[4 * j + e] = state[4 * j + e] * factors[e % 2, j]
 
     def transposed(self, at, lane, warp) -> list:
         """U^T of this warp from a tile [64 tokens, 64 columns]: 32 words."""
