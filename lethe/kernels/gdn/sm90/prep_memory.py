@@ -15,7 +15,7 @@ from lethe.kernels.gdn.sm90 import out_fragments as registers
 CHUNK = 64
 HALF_TILE = 64 * 128
 """Bytes of 64 rows of 64 channels."""
-Int32, Int64, Float32 = cutlass.Int32, cutlass.Int64, cutlass.Float32
+Int32, Int64 = cutlass.Int32, cutlass.Int64
 
 
 @cute.jit
@@ -61,7 +61,7 @@ class Rows:
         self.offset = piece(self.row, self.chunk)
 
     def load(self, tile, source, stride, rows) -> None:
-        """Start copying to the tile from `source` (address of the chunk's first row; rows `stride` bytes apart)."""
+        """Start copying to the tile from `source`, the chunk's first row; rows are `stride` bytes apart."""
         for i in range(self.count):
             row = self.row + i * self.step
             kept = cutlass.min(row, rows - 1)
@@ -117,12 +117,3 @@ def store_global(address, words) -> None:
 def store_global_float(address, value) -> None:
     """st.global of one float32."""
     cute.arch.inline_ptx("st.global.f32 [{$r0}], {$r1};", read_only_args=[address, value])
-
-
-def load_global_two(address):
-    """Two float32 side by side that no kernel writes."""
-    return cute.arch.inline_ptx(
-        "ld.global.nc.v2.f32 {{$w0}, {$w1}}, [{$r0}];",
-        write_only_types=[Float32, Float32],
-        read_only_args=[address],
-    )

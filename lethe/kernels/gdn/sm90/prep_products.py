@@ -10,13 +10,14 @@ from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 from lethe.kernels.gdn.sm90 import out_fragments as registers
 from lethe.kernels.gdn.sm90 import parts
-from lethe.kernels.gdn.sm90 import parts_gates as gates
+from lethe.kernels.gdn.sm90 import prep_gates as gates
 from lethe.kernels.gdn.sm90.prep_memory import CHUNK, load_piece, piece, store_global
 
 Int32, Int64, Float32 = cutlass.Int32, cutlass.Int64, cutlass.Float32
 KEYS, MN = OperandMajorMode.K, OperandMajorMode.MN
 MAXIMA = 256
 OF_DO, OF_KT, OF_P, OF_WV, OF_U = range(5)
+OF_B = 768
 MOST_SHIFT = 24
 
 
@@ -93,10 +94,10 @@ def start(
 class Products:
     """One warp's part of every product; `at`: shared addresses by name, `offsets`: the same from `base`."""
 
-    def __init__(self, of, base: cute.Pointer, at: dict, thread, warp, lane):
+    def __init__(self, of, base: cute.Pointer, at: dict, thread, warp, lane, decay):
         self.of, self.base, self.at, self.offsets = of, base, at, of.at
         self.thread, self.warp, self.lane = thread, warp, lane
-        self.group = warp // 4
+        self.group, self.decay = warp // 4, decay
         self.maxima = Maxima(at["SMALL"])
         self.key_warp = warp if of.dk == 128 else warp % 4
         self.value_warp = warp if of.dv == 128 else warp % 4
@@ -119,11 +120,22 @@ class Products:
     def decayed_erasers(self) -> list:
         """Ph^T."""
         found = []
+        at = {name: self.transposed_at(self.at[name], self.key_warp) for name in "KB"}
         for step in range(4):
-            at = [self.transposed_at(self.at[name], self.key_warp) + 2048 * step for name in "KB"]
-            k, b = (registers.unpack_all(registers.load_matrices(x, True), parts.HALF) for x in at)
-            G = gates.transposed(self.at["G"], self.lane, self.key_warp * 16, step, self.of.dk)
-            found += [x * y * registers.exp2(z) for x, y, z in zip(k, b, G, strict=True)]
+            k = registers.unpack_all(registers.load_matrices(at["K"] + 2048 * step, True), parts.HALF)
+            if self.of.erase == "channel":
+                b = registers.unpack_all(registers.load_matrices(at["B"] + 2048 * step, True), parts.HALF)
+            else:
+                b = self.of_tokens(self.at["SMALL"] + OF_B, 2 * step, 2)
+            factors = self.decay.transposed(self.lane, self.key_warp * 16, step)
+            found += gates.scaled([x * y for x, y in zip(k, b, strict=True)], factors)
+        return found
+
+    def of_tokens(self, vector, start: int, count: int) -> list:
+        """One number a token of `count` pieces of eight tokens as a transposed fragment."""
+        found = []
+        for t in range(start, start + count):
+            found += [*registers.load_two(vector + (self.lane & 3) * 8, 32 * t)] * 2
         return found
 
     def start_w(self) -> cute.Tensor:
@@ -141,15 +153,12 @@ class Products:
         for step in range(4):
             registers.store_matrices(at + 2048 * step, words[4 * step : 4 * step + 4], transposed=True)
 
-    def start_local(self, words: list) -> cute.Tensor:
+    def start_local(self) -> cute.Tensor:
         """dNloc^T = a dO^T + dO^T A in units of dO's power, issued."""
+        words = self.words(self.at["DO"], self.value_warp)
         do = registers.unpack_all(words, parts.HALF)
-        first = []
-        for t in range(8):
-            of_tokens = registers.load_two(self.at["SMALL"] + (self.lane & 3) * 8, 32 * t)
-            for h in range(2):
-                first += [do[4 * t + 2 * h + e] * of_tokens[e] for e in range(2)]
-        sums = accumulator(first)
+        a = self.of_tokens(self.at["SMALL"], 0, 8)
+        sums = accumulator([x * y for x, y in zip(do, a, strict=True)])
         start(sums, operand(words), self.tile("A", 64, 64, MN), MN, self.thread, 64)
         return sums
 
@@ -161,10 +170,11 @@ class Products:
         factor = -registers.two_to(shift)
         return registers.pack_all([x * factor for x in values]), shift
 
-    def adjoint(self, words: list, negated: list, shift, scale) -> tuple:
+    def adjoint(self, negated: list | None, shift, scale) -> tuple:
         """(P^T, what its values are to be multiplied by); `negated` is None without erasure."""
-        columns = self.of.dk if self.of.dv == 128 else self.of.dk // 2
-        further = 0 if self.of.dv == 128 else self.group * (CHUNK * 128)
+        further = self.group * (CHUNK * 128) if self.of.halved else 0
+        columns = self.of.dk // (2 if self.of.halved else 1)
+        words = self.words(self.at["DO"], self.value_warp)
         sums = fresh_accumulator(columns)
         qh = self.tile("Q", CHUNK, columns, MN, further)
         start(sums, operand(words), qh, MN, self.thread, columns, fresh=True)
@@ -192,7 +202,7 @@ class Products:
             )
         cute.arch.sync_warp()
         rows = 32 // pieces
-        further = Int32(0) if self.of.dv == 128 else self.group * (16 * pieces)
+        further = self.group * 128 if self.of.halved else Int32(0)
         for i in range(16 // rows):
             row, chunk = lane // pieces + i * rows, lane % pieces
             to = (self.value_warp * 16 + row) * (2 * self.of.dk) + further + chunk * 16
@@ -200,16 +210,23 @@ class Products:
 
     def written(self) -> list:
         """(w v)^T."""
-        v, w = (
-            registers.unpack_all(self.words(self.at["G"] + further, self.value_warp), self.of.io)
-            for further in (0, 128 * self.of.dv)
-        )
+        of, at = self.of, self.at["G"]
+        v = registers.unpack_all(self.words(at, self.value_warp), of.io)
+        if of.write == "none":
+            return v
+        at = at + 128 * of.dv
+        if of.write == "head":
+            w = self.of_tokens(at, 0, 8)
+        else:
+            w = registers.unpack_all(self.words(at, self.value_warp), of.io)
         return [x * y for x, y in zip(v, w, strict=True)]
 
-    def start_u(self, first: list) -> tuple:
-        """U^T = (w v)^T + (w v)^T T'^T in units of the chunk's power of w v, finished: (values, 2^-power)."""
+    def values(self, first: list) -> tuple:
+        """U^T = (w v)^T + (w v)^T T'^T in units of the power of w v: (values, what to multiply them by)."""
         power, undo = registers.binade(self.maxima.most(OF_WV))
         scaled = [x * power for x in first]
+        if self.of.erase == "none":
+            return scaled, undo
         sums = accumulator(scaled)
         a = operand(registers.pack_all(scaled))
         start(sums, a, self.tile("T", 64, 64, KEYS), KEYS, self.thread, 64)

@@ -12,6 +12,7 @@ import cutlass
 from cutlass import cute
 
 from lethe.kernels.gdn.sm90 import out_fragments as registers
+from lethe.kernels.gdn.sm90 import prep_gates as gates
 from lethe.kernels.gdn.sm90.prep_memory import piece, store_piece, store_word
 
 BLOCK = 16
@@ -42,12 +43,7 @@ def clear_above(tile, lane, block: int) -> None:
 
 def below(lane, h: int, t: int, e: int, value):
     """`value` where an entry of a diagonal block's accumulators lies strictly below the diagonal, else 0."""
-    return registers.asm(
-        "{\n\t.reg .pred p;\n\tsetp.lt.s32 p, $1, $2;\n\tselp.f32 $0, $3, 0f00000000, p;\n\t}",
-        "f",
-        [(lane & 3) * 2 + (8 * t + e), (lane >> 2) + 8 * h, value],
-        "rrf",
-    )
+    return gates.keep((lane & 3) * 2 + (8 * t + e), (lane >> 2) + 8 * h, value)
 
 
 def strictly_below(lane, values: list) -> list:
@@ -110,20 +106,22 @@ def write_column(block: int, lane, x: list, T) -> None:
     """Column `lane % 16` of the solved block without its unit; lanes 16.. write the lower eight rows."""
     column, half = lane & 15, lane >> 4
     for i in range(8):
-        value = registers.asm(
-            "{\n\t.reg .pred p;\n\t.reg .b16 h;\n\t.reg .f32 v;\n\tsetp.eq.s32 p, $1, 0;\n\tselp.f32 v, $2, $3, p;\n\t"
-            "setp.gt.s32 p, $4, $5;\n\tselp.f32 v, v, 0f00000000, p;\n\tcvt.rn.f16.f32 h, v;\n\tmov.b32 $0, {h, h};\n\t}",
-            "r", [half, x[i], x[i + 8], half * 8 + i, column], "rffrr",
-        )  # fmt: skip
         row = half * 8 + i
+        value = pick(half, x[i], x[i + 8])
+        word = registers.pack(gates.keep(column, row, value), Float32(0.0))
         at = T + piece(BLOCK * block + row, 2 * block + (column >> 3)) + (column & 7) * 2
-        registers.asm(
-            "{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, $1;\n\tst.shared.b16 [$0], l;\n\t}",
-            "",
-            [at, value],
-            "rr",
-            True,
-        )
+        low = "{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, $1;\n\tst.shared.b16 [$0], l;\n\t}"
+        registers.asm(low, "", [at, word], "rr", True)
+
+
+def pick(flag, without, given):
+    """`given` if flag is not zero, else `without`."""
+    return registers.asm(
+        "{\n\t.reg .pred p;\n\tsetp.eq.s32 p, $1, 0;\n\tselp.f32 $0, $2, $3, p;\n\t}",
+        "f",
+        [flag, without, given],
+        "rff",
+    )
 
 
 def transposed_block(T, lane, block: int, J: int) -> list:
@@ -133,7 +131,7 @@ def transposed_block(T, lane, block: int, J: int) -> list:
 
 @cute.jit
 def invert(block: cutlass.Constexpr, sums: cute.Tensor, lane, T, barrier: cutlass.Constexpr):
-    """What the warp of block block does; the four meet four times at the named barrier and must meet again after it."""
+    """What the warp of a block does; the four meet at the barrier four times, and must again after it."""
     solve_diagonal(block, lane, strictly_below(lane, accumulators(sums, block)), T)
     clear_above(T, lane, block)
     meet(barrier)
