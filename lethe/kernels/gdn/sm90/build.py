@@ -1,4 +1,6 @@
-"""Compile variants ahead of time: ``python -m lethe.kernels.gdn.sm90.build [--folder F] [stage ...]``.
+"""Compile variants ahead of time: ``python -m lethe.kernels.gdn.sm90.build [--folder F] [NAME ...]``.
+
+NAME is a stage or a variant; all stages by default.
 
 No GPU and no driver are needed, only nvidia-cutlass-dsl (which brings ptxas) and gcc or ``$CC``. What runs of
 a variant are two files: ``<name>.so`` (cubin, host launcher, shim) and ``<name>.json`` (the declaration, the
@@ -6,13 +8,14 @@ launcher's symbol, where it came from). Beside them lies what only `emulate` rea
 host launcher as ``<name>.o`` and ``<name>.h``.
 
 The DSL reads its target architecture when it is imported, so compiling happens in a child process and this
-module imports nothing of the DSL. A library is rebuilt when its sources change: the files ``<stage>*.py`` and
-``parts*.py`` of this folder and the shim.
+module imports nothing of the DSL. A library is rebuilt when its sources change: the stage's module, what it
+imports of this family, and the shim.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import importlib
 import importlib.metadata
@@ -34,6 +37,10 @@ STAGES = ("prep", "scan", "out")
 COMPILER = "nvidia-cutlass-dsl"
 HERE = Path(__file__).parent
 SHIM = HERE / "shim.c"
+_FAMILY = "lethe.kernels.gdn"
+
+Wanted = str | Mapping[str, Any] | None
+"""A variant by its name or its options; None: all of the stage."""
 
 
 class BuildError(RuntimeError):
@@ -52,12 +59,28 @@ def cache() -> Path:
 
 def source_hash(stage: str) -> str:
     """What a library of this stage depends on."""
-    files = sorted({*HERE.glob(f"{stage}*.py"), *HERE.glob("parts*.py"), SHIM})
-    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
+    text = b"".join(path.name.encode() + path.read_bytes() for path in sorted({*_sources(stage), SHIM}))
+    return hashlib.sha256(text).hexdigest()
 
 
-def build(stage: str, options: Mapping[str, Any] | None, folder: Path) -> None:
-    """Compile the variant with these options (all of the stage for None), unless it is there and current.
+def _sources(stage: str) -> set[Path]:
+    """The stage's module and what it imports from this package and the one above."""
+    found: set[Path] = set()
+    waiting = [HERE / f"{stage}.py"]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.exists():
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_FAMILY):
+                module = HERE.parents[2].joinpath(*(node.module or "").split(".")[1:])
+                waiting += [module.with_suffix(".py"), *(module / f"{name.name}.py" for name in node.names)]
+    return found
+
+
+def build(stage: str, wanted: Wanted, folder: Path) -> None:
+    """Compile the variant with these options or this name (all of the stage for None), unless it is current.
 
     BuildError with the compiler's last line if that fails.
     """
@@ -66,17 +89,9 @@ def build(stage: str, options: Mapping[str, Any] | None, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as dump:
         settings = {"CUTE_DSL_ARCH": ARCH, "CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_DUMP_DIR": dump}
-        wanted = json.dumps(None if options is None else dict(options))
-        command = [
-            sys.executable,
-            "-m",
-            f"{__package__}.build",
-            "--child",
-            stage,
-            wanted,
-            "--folder",
-            str(folder),
-        ]
+        passed = json.dumps(wanted if wanted is None or isinstance(wanted, str) else dict(wanted))
+        module = [sys.executable, "-m", f"{__package__}.build"]
+        command = [*module, "--child", stage, passed, "--folder", str(folder)]
         paths = os.pathsep.join(filter(None, (str(HERE.parents[3]), os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
             command,
@@ -95,12 +110,12 @@ def variants(stage: str) -> tuple[Variant, ...]:
     return declared
 
 
-def compile_variants(stage: str, options: Mapping[str, Any] | None, folder: Path) -> None:
+def compile_variants(stage: str, wanted: Wanted, folder: Path) -> None:
     """Inside the child process."""
-    found = [v for v in variants(stage) if options is None or dict(v.options) == dict(options)]
+    found = [v for v in variants(stage) if wanted is None or wanted in (v.name, v.options)]
     if not found:
         names = ", ".join(v.name for v in variants(stage))
-        raise BuildError(f"{stage} has no variant with {dict(options or {})}; there are {names}")
+        raise BuildError(f"{stage} has no variant with {wanted}; there are {names}")
     current = source_hash(stage)
     for variant in found:
         manifest = folder / f"{variant.name}.json"
@@ -182,18 +197,19 @@ def link(exported: Path, library: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Build what is named (a stage, or all of them), or be the child that compiles."""
+    """Build what is named (stages or variants; all by default), or be the child that compiles."""
     parser = argparse.ArgumentParser(description="Compile the kernels for sm_90a.")
     parser.add_argument("--folder", type=Path, default=HERE / "libraries", help="where the libraries go")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("names", nargs="*", help="stages; all by default")
+    parser.add_argument("names", nargs="*", help="stages or variants; all by default")
     given = parser.parse_args(arguments)
     if given.child:
         stage, wanted = given.names
         compile_variants(stage, json.loads(wanted), given.folder)
         return
-    for stage in given.names or [s for s in STAGES if (HERE / f"{s}.py").exists()]:
-        build(stage, None, given.folder)
+    for name in given.names or [stage for stage in STAGES if (HERE / f"{stage}.py").exists()]:
+        stage = name.split("_")[0]
+        build(stage, None if name == stage else name, given.folder)
 
 
 if __name__ == "__main__":

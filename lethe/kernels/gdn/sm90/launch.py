@@ -142,9 +142,10 @@ class Kernel:
         """Register the module once, and set it up for a device."""
         status, device = ctypes.c_int(0), ctypes.c_int32(index)
         handle, result = ctypes.pointer(ctypes.pointer(self._module)), ctypes.pointer(status)
-        steps = [("cuda_load_to_device", (handle, ctypes.pointer(device), result))]
-        if not self._devices:
-            steps.insert(0, ("cuda_init", (handle, result)))
+        steps: list[tuple[str, tuple[Any, ...]]] = (
+            [("cuda_init", (handle, result))] if not self._devices else []
+        )
+        steps.append(("cuda_load_to_device", (handle, ctypes.pointer(device), result)))
         for step, arguments in steps:
             passed = (ctypes.c_void_p * len(arguments))(*(ctypes.cast(a, ctypes.c_void_p) for a in arguments))
             getattr(self._library, f"{self._prefix}_{step}")(passed)
