@@ -23,13 +23,13 @@ from cutlass import cute, memory
 
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90 import parts
-from lethe.kernels.gdn.sm90.declare import Argument, Variant
-from lethe.kernels.gdn.sm90.out_decay import Decay
+from lethe.kernels.gdn.sm90.declare import Variant
+from lethe.kernels.gdn.sm90.out_decay import ChannelDecay, HeadDecay, NoDecay
 from lethe.kernels.gdn.sm90.out_fragments import Int32, store_zeros, two_to
 from lethe.kernels.gdn.sm90.out_gates import finish
+from lethe.kernels.gdn.sm90.out_head import between_tokens
 from lethe.kernels.gdn.sm90.out_intra import as_columns, as_rows
 from lethe.kernels.gdn.sm90.out_loader import (
-    CHUNK,
     Tile,
     atom,
     by_head,
@@ -37,72 +37,78 @@ from lethe.kernels.gdn.sm90.out_loader import (
     bytes_of,
     load,
     load_row,
+    load_scalars,
     store,
 )
 from lethe.kernels.gdn.sm90.out_pairs import with_states
 from lethe.kernels.gdn.sm90.out_place import Place
-from lethe.kernels.gdn.sm90.out_values import THREADS, hand_on, meet, publish, scale_keys, written_and_adjoint
+from lethe.kernels.gdn.sm90.out_spec import CHUNK, DK, Spec
+from lethe.kernels.gdn.sm90.out_sums import store_tokens, sums, sums_back
+from lethe.kernels.gdn.sm90.out_values import (
+    THREADS,
+    erased,
+    hand_on,
+    meet,
+    publish,
+    scale_keys,
+    written_and_adjoint,
+)
 
-D = 128
 WARPS = THREADS // 32
 LOADER = WARPS
 LOADER_REGISTERS, CONSUMER_REGISTERS = 32, 240
 """Of 168 that a thread of three warp groups starts with: 128 x 32 + 256 x 240 = 65,536."""
 
-DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16}
-SETS = (("S", "D", "do"), ("v", "w"), ("A", "T"), ("q", "k", "b", "g"))
-"""Tiles by the barrier that they are loaded on (`out_memory`), in the order in which they become free."""
+INPUTS = ("q", "k", "v", "g", "b", "w", "do")
+HANDED = ("S", "D", "A", "T")
 
-STORED = (("dv", "dw"), ("dq", "dk", "db", "dg"))
+KINDS = (
+    ("channel", "channel", "channel"),
+    ("channel", "head", "head"),
+    ("channel", "none", "none"),
+    ("head", "head", "head"),
+    ("head", "none", "head"),
+    ("none", "head", "head"),
+    ("none", "none", "none"),
+)
+"""Gates of the members (`members`): g, b, w."""
 
 
-def _arguments(dtype: str, packed: bool) -> tuple[Argument, ...]:
-    tokens, state, square = ("B", "L", "H", D), ("slots", "H", D, D), ("slots", "H", CHUNK, CHUNK)
-
-    def rows(names: str, output: bool = False) -> list[Argument]:
-        kinds = {name: "float32" if name[-1] == "g" else dtype for name in names.split()}
-        return [Argument(name, kind, tokens, output=output) for name, kind in kinds.items()]
-
-    return (
-        *rows("q k v g b w do"),
-        *(Argument(name, "float16", state) for name in "SD"),
-        *(Argument(name, "float16", square) for name in "AT"),
-        Argument("a", "float32", ("slots", "H", CHUNK)),
-        Argument("powers", "int32", ("slots", "H", 2)),
-        Argument("cu_seqlens", "int32", ("cuts",), optional=not packed),
-        *rows("dq dk dv dg db dw", output=True),
-        Argument("scale", "float32"),
-        Argument("programs", "int32"),
-    )
+def _variant(**options) -> Variant:
+    return Variant("out", {**options, "dk": DK}, Spec(**options).arguments())
 
 
 VARIANTS = tuple(
-    Variant("out", {"dtype": dtype, "packed": packed}, _arguments(dtype, packed))
-    for dtype in DTYPES
+    _variant(io=io, dv=dv, gate=gate, erase=erase, write=write, packed=packed)
+    for gate, erase, write in KINDS
+    for io in ("float16", "bfloat16")
+    for dv in (128, 64)
     for packed in (False, True)
 )
 
 
-def kernel(**options) -> "Out":
+def kernel(dk: int, **options) -> "Out":
     """The kernel of one variant."""
-    return Out(**options)
+    assert dk == DK
+    return Out(Spec(**options))
 
 
 class Out:
-    """``dtype``: of the inputs and gradients but g and dg; ``packed``: sequences by ``cu_seqlens``."""
+    """One variant."""
 
-    def __init__(self, dtype: str, packed: bool):
-        self.dtype, self.packed = DTYPES[dtype], packed
-        io, half = self.dtype, at.HALF
-        rows = {"q": at.Q, "k": at.K, "b": at.B, "v": at.V, "w": at.W, "do": at.DO, "g": at.G}
-        self.tiles = {
-            name: Tile(offset, cutlass.Float32 if name == "g" else io, CHUNK, D)
-            for name, offset in rows.items()
-        }
-        self.tiles |= {name: Tile(offset, half, D, D) for name, offset in (("S", at.S), ("D", at.D))}
+    def __init__(self, spec: Spec):
+        self.spec = spec
+        self.packed = spec.packed
+        io, half, dv = spec.dtype, at.HALF, spec.dv
+        keys = {"q": at.Q, "k": at.K, "b": at.B}
+        values = {"v": at.V, "w": at.W, "do": at.DO}
+        self.tiles = {name: Tile(offset, io, CHUNK, DK) for name, offset in keys.items()}
+        self.tiles |= {name: Tile(offset, io, CHUNK, dv) for name, offset in values.items()}
+        self.tiles["g"] = Tile(at.G, cutlass.Float32, CHUNK, DK)
+        self.tiles |= {name: Tile(offset, half, dv, DK) for name, offset in (("S", at.S), ("D", at.D))}
         self.tiles |= {name: Tile(offset, half, CHUNK, CHUNK) for name, offset in (("A", at.A), ("T", at.T))}
-        self.sets = tuple(tuple(self.tiles[name] for name in names) for names in SETS)
-        self.stored = tuple(tuple(self.tiles[name[1:]] for name in names) for names in STORED)
+        self.sets = tuple(tuple(self.tiles[name] for name in names) for names in spec.sets)
+        self.stored = tuple(tuple(self.tiles[name[1:]] for name in names) for names in spec.stored)
 
     @cute.jit
     def __call__(
@@ -131,17 +137,17 @@ class Out:
         programs: cutlass.Int32,
         stream: cuda.CUstream,
     ):
-        inputs = {"q": q, "k": k, "v": v, "g": g, "b": b, "w": w, "do": do}
-        handed = {"S": S, "D": D, "A": A, "T": T}
-        outputs = {"dq": dq, "dk": dk, "dv": dv, "dg": dg, "db": db, "dw": dw}
-        views = {n: by_head(x) for n, x in inputs.items()} | {n: by_slot(x) for n, x in handed.items()}
-        loads = tuple(tuple(atom(self.tiles[name], views[name]) for name in names) for names in SETS)
+        given = {"q": q, "k": k, "v": v, "g": g, "b": b, "w": w, "do": do, "S": S, "D": D, "A": A, "T": T}
+        made = {"dq": dq, "dk": dk, "dv": dv, "dg": dg, "db": db, "dw": dw}
+        view = lambda name: (by_slot if name in HANDED else by_head)(given[name])  # noqa: E731
+        loads = tuple(tuple(atom(self.tiles[name], view(name)) for name in names) for names in self.spec.sets)
         stores = tuple(
-            tuple(atom(self.tiles[name[1:]], by_head(outputs[name]), store=True) for name in names)
-            for names in STORED
+            tuple(atom(self.tiles[name[1:]], by_head(made[name]), store=True) for name in names)
+            for names in self.spec.stored
         )
-        targets = tuple(tuple(outputs[name] for name in names) for names in STORED)
-        self.kernel(loads, stores, targets, a, powers, cu_seqlens, q.shape[1], scale).launch(
+        targets = tuple(tuple(made[name] for name in names) for names in self.spec.stored)
+        scalars = tuple((given[name], made[f"d{name}"]) for name in self.spec.scalars)
+        self.kernel(loads, stores, targets, scalars, a, powers, cu_seqlens, q.shape[1], scale).launch(
             grid=(programs, 1, 1),
             block=(THREADS + 128, 1, 1),
             stream=stream,
@@ -155,6 +161,7 @@ class Out:
         loads: tuple,
         stores: tuple,
         targets: tuple,
+        scalars: tuple,
         a: cute.Tensor,
         powers: cute.Tensor,
         cu_seqlens: cute.Tensor,
@@ -168,17 +175,17 @@ class Out:
         if warp == LOADER:
             with cute.arch.elect_one():
                 for n in cutlass.range_constexpr(at.BARRIERS):
-                    cute.arch.mbarrier_init(barriers + n, 1 if n < at.BARRIERS // 2 else WARPS)
+                    cute.arch.mbarrier_init(barriers + n, self.arrivals(n))
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         cute.arch.griddepcontrol_wait()
         if warp >= LOADER:
             cute.arch.setmaxregister_decrease(LOADER_REGISTERS)
             if warp == LOADER:
-                self.move(base, barriers, loads, stores, targets, a, cu_seqlens, length)
+                self.move(base, barriers, loads, stores, targets, scalars, a, cu_seqlens, length)
         else:
             cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-            self.compute(base, barriers, thread, warp, a, powers, cu_seqlens, length, scale)
+            self.compute(base, barriers, thread, warp, scalars, a, powers, cu_seqlens, length, scale)
 
     @cute.jit
     def locate(self, slot: Int32, cu_seqlens: cute.Tensor, length: Int32):
@@ -202,105 +209,68 @@ class Out:
             end = (row + 1) * length
         return start, cutlass.min(end - start, Int32(CHUNK))
 
+    def arrivals(self, barrier: int) -> int:
+        """Arrivals of a phase: of the loader (twice where it also stores numbers itself), or of each consumer warp."""
+        if barrier >= at.BARRIERS // 2:
+            return WARPS
+        return 2 if barrier == at.FULL_KEYS and self.spec.scalars else 1
+
     @cute.jit
-    def move(self, base, barriers, loads, stores, targets, a, cu_seqlens, length):
+    def move(self, base, barriers, loads, stores, targets, scalars, a, cu_seqlens, length):
         """The loader warp: wait until a set is done, store what stands there, load the next chunk's."""
         first, _, _ = cute.arch.block_idx()
         programs, _, _ = cute.arch.grid_dim()
         heads = a.shape[1]
         count, start, valid, head = Int32(0), Int32(0), Int32(0), Int32(0)
         for work in cutlass.range(first, a.shape[0] * heads, programs, unroll=1):
-            slot, next_head = work // heads, work % heads
-            next_start, next_valid = self.locate(slot, cu_seqlens, length)
-            if next_valid > 0:
+            slot, to_head = work // heads, work % heads
+            to, many = self.locate(slot, cu_seqlens, length)
+            if many > 0:
                 self.turn(
-                    base,
-                    barriers,
-                    stores,
-                    targets,
-                    count,
-                    start,
-                    valid,
-                    head,
-                    loads,
-                    a,
-                    slot,
-                    next_start,
-                    next_head,
-                    True,
+                    base, barriers, stores, targets, count, start, valid, head, (loads, a, work, to, to_head)
                 )
-                count, start, valid, head = count + 1, next_start, next_valid, next_head
+                load_scalars(base, barriers + at.FULL_KEYS, self.spec.scalars, scalars, to, many, to_head)
+                count, start, valid, head = count + 1, to, many, to_head
         if count > 0:
-            self.turn(
-                base,
-                barriers,
-                stores,
-                targets,
-                count,
-                start,
-                valid,
-                head,
-                loads,
-                a,
-                Int32(0),
-                start,
-                head,
-                False,
-            )
+            self.turn(base, barriers, stores, targets, count, start, valid, head, ())
             cute.arch.cp_async_bulk_wait_group(0, read=False)
 
     @cute.jit
-    def turn(
-        self,
-        base,
-        barriers,
-        stores,
-        targets,
-        count,
-        start,
-        valid,
-        head,
-        loads,
-        a,
-        slot,
-        to,
-        head_to,
-        more: cutlass.Constexpr,
-    ):
-        """Between two chunks: in the order in which the consumers get done with their sets."""
+    def turn(self, base, barriers, stores, targets, count, start, valid, head, to: tuple):
+        """Between two chunks, in the order in which the consumers get done with the sets.
+
+        ``to`` is empty behind the last chunk."""
         before = (count & 1) ^ 1
         cute.arch.mbarrier_wait(barriers + at.DONE_VALUES, before)
         if count > 0:
             store(base, self.stored[0], stores[0], targets[0], start, valid, head)
         cute.arch.mbarrier_wait(barriers + at.DONE_STATES, before)
-        where = slot * a.shape[1] + head_to
-        if cutlass.const_expr(more):
-            self.fetch(base, barriers, loads, at.FULL_STATES, where, to, head_to)
+        self.fetch(base, barriers, at.FULL_STATES, to)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
-        if cutlass.const_expr(more):
-            self.fetch(base, barriers, loads, at.FULL_VALUES, where, to, head_to)
+        self.fetch(base, barriers, at.FULL_VALUES, to)
         cute.arch.mbarrier_wait(barriers + at.DONE_SQUARES, before)
-        if cutlass.const_expr(more):
-            self.fetch(base, barriers, loads, at.FULL_SQUARES, where, to, head_to)
-            load_row(base, at.SMALL_A, a, slot, head_to, barriers + at.FULL_SQUARES)
+        self.fetch(base, barriers, at.FULL_SQUARES, to)
         cute.arch.mbarrier_wait(barriers + at.DONE_KEYS, before)
         if count > 0:
             store(base, self.stored[1], stores[1], targets[1], start, valid, head)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
-        if cutlass.const_expr(more):
-            self.fetch(base, barriers, loads, at.FULL_KEYS, where, to, head_to)
+        self.fetch(base, barriers, at.FULL_KEYS, to)
 
-    def fetch(self, base, barriers, loads, number: int, where, start, head) -> None:
+    def fetch(self, base, barriers, number: int, to: tuple) -> None:
         """Load one set of tiles."""
-        extra = CHUNK * 4 if number == at.FULL_SQUARES else 0
-        parts.expect(barriers + number, bytes_of(self.sets[number]) + extra)
-        for tile, copy in zip(self.sets[number], loads[number], strict=True):
-            handed = tile.dtype is at.HALF and tile.offset >= at.S
-            row, batch = (Int32(0), where) if handed else (start, head)
+        if not to:
+            return
+        loads, a, work, start, head = to
+        squares = number == at.FULL_SQUARES
+        parts.expect(barriers + number, bytes_of(self.sets[number]) + (CHUNK * 4 if squares else 0))
+        for name, tile, copy in zip(self.spec.sets[number], self.sets[number], loads[number], strict=True):
+            row, batch = (Int32(0), work) if name in HANDED else (start, head)
             load(base, tile, copy, row, batch, barriers + number)
+        if squares:
+            load_row(base, at.SMALL_A, a, work, barriers + number)
 
     @cute.jit
-    def compute(self, base, barriers, thread, warp, a, powers, cu_seqlens, length, scale):
+    def compute(self, base, barriers, thread, warp, scalars, a, powers, cu_seqlens, length, scale):
         """The consumer warps."""
         first, _, _ = cute.arch.block_idx()
         programs, _, _ = cute.arch.grid_dim()
@@ -308,17 +278,20 @@ class Out:
         count = Int32(0)
         for work in cutlass.range(first, a.shape[0] * heads, programs, unroll=1):
             slot, head = work // heads, work % heads
-            _, valid = self.locate(slot, cu_seqlens, length)
+            start, valid = self.locate(slot, cu_seqlens, length)
             if valid > 0:
                 states = [two_to(-powers[slot, head, n]) for n in range(2)]
-                self.chunk(base, barriers, thread, warp, count & 1, valid, states, scale)
+                self.chunk(
+                    base, barriers, thread, warp, count & 1, scalars, start, valid, head, states, scale
+                )
                 count = count + 1
 
-    def chunk(self, base, barriers, thread, warp, phase, valid, states: list, scale) -> None:
+    def chunk(self, base, barriers, thread, warp, phase, scalars, start, valid, head, states, scale) -> None:
         """One chunk, traced."""
-        dtype = self.dtype
-        place = Place(base.toint(), thread, warp)
+        spec = self.spec
+        place = Place(base.toint(), thread, warp, spec.panels)
         operands = at.Operands(base, place.group)
+        outputs = {name: pair[1] for name, pair in zip(spec.scalars, scalars, strict=True)}
 
         def arrived(number: int) -> None:
             cute.arch.mbarrier_wait(barriers + number, phase)
@@ -327,23 +300,50 @@ class Out:
             cute.arch.sync_warp()
             parts.arrive(barriers + number)
 
+        def store_sums(name: str, tile: int, back: bool = False) -> None:
+            pair = sums(place, tile, 4 * spec.panels if name == "w" else WARPS)
+            pair = sums_back(place, pair) if back else pair
+            by_one = (1 - cutlass.min(warp, 1)) * valid
+            store_tokens(outputs[name], place.lane, start, by_one, head, *pair)
+
         arrived(at.FULL_KEYS)
         arrived(at.FULL_STATES)
         clear(place.base, barriers, thread, phase, valid)
-        decay = Decay(place.gate, place.lane)
-        do = scale_keys(place, decay, dtype)
-        written, adjoint = written_and_adjoint(place, operands, do, states, dtype, arrived)
-        n, r = hand_on(place, written, adjoint, dtype, done)
-        found = with_states(place, operands, decay, (do, n, r), states, scale, done)
-        keys = lambda b: place.values(at.K, b, dtype)  # noqa: E731
-        queries = lambda b: place.values(at.Q, b, dtype)  # noqa: E731
-        erased = lambda b: [x * y for x, y in zip(keys(b), place.values(at.B, b, dtype), strict=True)]  # noqa: E731
-        ended = as_rows([(found.dq, found.causal), (found.dp, found.erasing)], keys, decay, found.dk, place)
-        as_columns(found.dk, [(queries, found.causal), (erased, found.erasing)], decay, place)
+        decay = {"channel": ChannelDecay, "head": HeadDecay, "none": NoDecay}[spec.gate](place)
+        do = scale_keys(place, spec, decay)
+        written, adjoint = written_and_adjoint(place, spec, operands, do, states, arrived)
+        n, r = hand_on(place, spec, written, adjoint, done)
+        if spec.write == "head":
+            store_sums("w", at.W)
+        found = with_states(place, spec, operands, decay, (do, n, r), states, scale, done)
+        if spec.gate == "channel":
+            results = between_rows(place, spec, decay, found)
+        else:
+            results = between_tokens(place, spec, operands, decay, found)
         done(at.DONE_SQUARES)
-        finish(place, decay, found, ended, dtype)
+        finish(place, spec, *results[:3], found.kept, results[3])
         publish()
+        if "head" in (spec.gate, spec.erase):
+            meet()
+            if spec.gate == "head":
+                store_sums("g", at.DIAG, True)
+            if spec.erase == "head":
+                store_sums("b", at.B)
         done(at.DONE_KEYS)
+
+
+def between_rows(place: Place, spec: Spec, decay: ChannelDecay, found) -> tuple:
+    """`out_head.between_tokens` for one gate a channel."""
+    keys = lambda b: place.keys.values(at.K, b, spec.dtype)  # noqa: E731
+    queries = lambda b: place.keys.values(at.Q, b, spec.dtype)  # noqa: E731
+    faded = lambda b: [x * y for x, y in zip(keys(b), erased(place, spec, b), strict=True)]  # noqa: E731
+    rows, columns = [(found.dq, found.causal)], [(queries, found.causal)]
+    if spec.erases:
+        rows.append((found.dp, found.erasing))
+        columns.append((faded, found.erasing))
+    ended = as_rows(rows, keys, decay, found.dk, place)
+    as_columns(found.dk, columns, decay, place)
+    return found.dq, found.dp, found.dk, ended
 
 
 @cute.jit

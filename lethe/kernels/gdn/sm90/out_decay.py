@@ -1,4 +1,6 @@
-"""Decays of one chunk in registers, for one gate a channel: every factor from one exponential an element.
+"""Decays of one chunk in registers: for one gate a channel, one a head, or none.
+
+One gate a channel: every factor between rows from one exponential an element.
 
 In log2 units ``x = G log2(e)``, and m = x at the middle row of a block of 16 tokens: a thread keeps ``e =
 2^(x - m)`` of its fragment (`out_fragments`). Every other factor is e or 1/e times a number per block and
@@ -7,22 +9,32 @@ channel that is at most 1. References r are x at rows 16, 32 and 48; ``gamma`` i
 
 from cutlass import cute
 
-from lethe.kernels.gdn.sm90.out_fragments import LOG2E, Float32, Int32, choose, exp2, load_float, of_quad
+from lethe.kernels.gdn.sm90 import out_memory as at
+from lethe.kernels.gdn.sm90.out_fragments import (
+    LOG2E,
+    Float32,
+    Int32,
+    choose,
+    exp2,
+    load_float,
+    of_quad,
+    store_if,
+)
 
 BLOCKS, HALVES = range(4), range(2)
 
 
-class Decay:
+class ChannelDecay:
     """Fragments and references of one chunk; lists of two are for the channels r and r + 8."""
 
-    def __init__(self, addresses, lane):
-        """Read g at ``addresses[h][e]`` (tokens 8 t + 2 c + e, 1024 bytes from t to t + 1) and sum it
-        up."""
+    def __init__(self, place):
+        """Read g from its tile and sum it up."""
+        lane = place.lane
         x = [Float32(0.0)] * 32
         for h in HALVES:
             before = Float32(0.0)
             for t in range(8):
-                first, second = (load_float(addresses[h][e], 1024 * t) * LOG2E for e in HALVES)
+                first, second = (load_float(place.gate[h][e], 1024 * t) * LOG2E for e in HALVES)
                 earlier, total = _prefix(first + second, lane)
                 x[4 * t + 2 * h] = before + earlier + first
                 x[4 * t + 2 * h + 1] = before + earlier + (first + second)
@@ -33,15 +45,83 @@ class Decay:
         zero = [Float32(0.0)] * 2
         self.before = [zero, self.r16, self.r32, self.r48]
         self.after = [self.r16, self.r32, self.r48, self.gamma]
+        self.x = x
         self.e = [exp2(x[i] - self.middle[i // 8][i // 2 % 2]) for i in range(32)]
 
-    def from_start(self, b: int) -> list:
-        """What e is multiplied by to give e^G."""
-        return [exp2(m) for m in self.middle[b]]
+    def early(self, b: int) -> list:
+        """e^G of block b."""
+        return [exp2(x) for x in self.x[8 * b : 8 * b + 8]]
 
-    def to_end(self, b: int) -> list:
-        """What 1/e is multiplied by to give e^(Gam - G)."""
-        return between(self.gamma, self.middle[b])
+    def late(self, b: int) -> list:
+        """e^(Gam - G) of block b."""
+        return [exp2(self.gamma[i // 2 % 2] - x) for i, x in enumerate(self.x[8 * b : 8 * b + 8])]
+
+    def whole(self) -> list:
+        """e^Gam."""
+        return [exp2(gamma) for gamma in self.gamma]
+
+
+class HeadDecay:
+    """The same for all channels: ``x`` has the thread's 16 tokens, at 2 t + e."""
+
+    def __init__(self, place):
+        """Sum up the 64 numbers of the head, and leave the sums for `rows`, one barrier later."""
+        self.x, before = [], Float32(0.0)
+        for b in BLOCKS:
+            values = place.scalars(at.SMALL_G, b)
+            for t in range(2):
+                first, second = (values[4 * t + e] * LOG2E for e in HALVES)
+                earlier, total = _prefix(first + second, place.lane)
+                self.x += [before + earlier + first, before + earlier + (first + second)]
+                before = before + total
+        self.gamma = of_quad(self.x[15], place.lane, 3)
+        mine = (place.warp * 8 + place.row) == Int32(0)
+        for i, x in enumerate(self.x):
+            store_if(mine, place.tokens + Int32(at.SMALL_X + 32 * (i // 2) + 4 * (i % 2)), x)
+
+    def early(self, b: int) -> list:
+        """e^G of block b."""
+        return self._block(b, [exp2(x) for x in self.x[4 * b : 4 * b + 4]])
+
+    def late(self, b: int) -> list:
+        """e^(Gam - G) of block b."""
+        return self._block(b, [exp2(self.gamma - x) for x in self.x[4 * b : 4 * b + 4]])
+
+    def whole(self) -> list:
+        """e^Gam."""
+        return [exp2(self.gamma)] * 2
+
+    def ratios(self, place) -> list:
+        """e^(G_i - G_j) for the rows i and columns j that the thread holds of a square; anything for i < j."""
+        rows = [self._row(place, h) for h in HALVES]
+        return [exp2(rows[i // 2 % 2] - self.x[2 * (i // 4) + i % 2]) for i in range(32)]
+
+    @staticmethod
+    def _row(place, h: int):
+        return load_float(place.base + ((place.warp & 3) * 16 + 8 * h + place.row) * 4, at.SMALL_X)
+
+    @staticmethod
+    def _block(b: int, values: list) -> list:
+        return [values[2 * (i // 4) + i % 2] for i in range(8)]
+
+
+class NoDecay:
+    """All factors are one."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def early(self, b: int) -> list:
+        """Of block b."""
+        return [Float32(1.0)] * 8
+
+    def late(self, b: int) -> list:
+        """Of block b."""
+        return [Float32(1.0)] * 8
+
+    def ratios(self, place) -> list:
+        """Between all rows."""
+        return [Float32(1.0)] * 32
 
 
 def between(later: list, earlier: list) -> list:

@@ -1,56 +1,65 @@
-"""Last quarter of `out`: the late decay factors, the gradients of the gates, and what is stored of q, k, b,
-g.
+"""Last quarter of `out`: the gradients of the gates, and what is stored of q, k, b, g.
 
 Everything is a warp's own: dq, dk and db replace q, k and b in its columns, and the reverse sum over tokens
-that makes dg of dG takes shuffles in quads.
+that makes dg of dG takes shuffles in quads. Gates that are one number a head go by way of `out_sums`.
 """
 
 from cutlass import cute
 
 from lethe.kernels.gdn.sm90 import out_memory as at
-from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES, Decay
-from lethe.kernels.gdn.sm90.out_fragments import (
-    Float32,
-    Int32,
-    choose,
-    load_two,
-    of_quad,
-    reciprocal,
-    sum_of_quad,
-)
-from lethe.kernels.gdn.sm90.out_pairs import Adjoints
+from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES
+from lethe.kernels.gdn.sm90.out_fragments import Float32, Int32, choose, of_quad, sum_of_quad
 from lethe.kernels.gdn.sm90.out_place import Place
+from lethe.kernels.gdn.sm90.out_spec import Spec
+from lethe.kernels.gdn.sm90.out_sums import leave_sums
+from lethe.kernels.gdn.sm90.out_values import erased
 
 QUAD = 0x1C1F
 """Segments of four lanes, clamped at the last, for a shuffle downwards."""
 
 
-def finish(place: Place, decay: Decay, adjoints: Adjoints, ended: list, dtype) -> None:
-    """Write dq, dk, db and dg to shared memory; dq and dp are in units of e, dk in units of 1/e.
+def finish(place: Place, spec: Spec, dq: list, dp: list, dk: list, kept: list, ended: list) -> None:
+    """Write dq, dk, db and dg, or its sums, to shared memory.
 
-    ``ended``: this thread's part of ``sum_j Kt_j dKt_j`` by channel.
+    dq, dp, dk: without the causal diagonal and b dp. ``kept``: `out_pairs.Adjoints`; ``ended``: this thread's
+    part of ``sum_j Kt_j dKt_j``, both by channel.
     """
-    at_decay = []
+    at_decay, at_erase = [], []
     for b in BLOCKS:
-        q, k, erased = (place.values(tile, b, dtype) for tile in (at.Q, at.K, at.B))
-        diagonal = [load_two(place.tokens, at.SMALL_DA + 32 * t) for t in (2 * b, 2 * b + 1)]
-        new: tuple[list, list, list] = ([], [], [])
+        q, k = (place.keys.values(tile, b, spec.dtype) for tile in (at.Q, at.K))
+        rate = erased(place, spec, b) if spec.erases else []
+        diagonal = place.scalars(at.SMALL_DA, b)
+        new_q, new_k = [], []
         for i in range(8):
-            e, da = decay.e[8 * b + i], diagonal[i // 4][i % 2]
-            dq, dp = adjoints.dq[8 * b + i] * e, adjoints.dp[8 * b + i] * e
-            dk = adjoints.dk[8 * b + i] * reciprocal(e)
-            db = k[i] * dp
-            at_decay.append(q[i] * dq + erased[i] * db - k[i] * dk)
-            for made, value in zip(new, (dq + da * k[i], dk + da * q[i] + erased[i] * dp, db), strict=True):
-                made.append(value)
-        for tile, values in zip((at.Q, at.K, at.B), new, strict=True):
-            place.put(tile, b, values, dtype)
+            n = 8 * b + i
+            total = q[i] * dq[n] - k[i] * dk[n]
+            key = dk[n] + diagonal[i] * q[i]
+            if spec.erases:
+                at_erase.append(k[i] * dp[n])
+                total = total + rate[i] * at_erase[n]
+                key = key + rate[i] * dp[n]
+            at_decay.append(total)
+            new_q.append(dq[n] + diagonal[i] * k[i])
+            new_k.append(key)
+        place.keys.put(at.Q, b, new_q, spec.dtype)
+        place.keys.put(at.K, b, new_k, spec.dtype)
+        if spec.erase == "channel":
+            place.keys.put(at.B, b, at_erase[8 * b : 8 * b + 8], spec.dtype)
+    if spec.erase == "head":
+        leave_sums(place, at.B, at_erase)
+    if spec.decays:
+        _decay_gradient(place, spec, at_decay, kept, ended)
+
+
+def _decay_gradient(place: Place, spec: Spec, at_decay: list, kept: list, ended: list) -> None:
     last = place.column == 3
     for h in HALVES:
-        added = adjoints.kept[h] + sum_of_quad(ended[h])
         i = 4 * 7 + 2 * h + 1
-        at_decay[i] = at_decay[i] + choose(last, added, Float32(0.0))
-        _sum_back(place, at_decay, h)
+        at_decay[i] = at_decay[i] + choose(last, kept[h] + sum_of_quad(ended[h]), Float32(0.0))
+        if spec.gate == "channel":
+            _sum_back(place, at_decay, h)
+    if spec.gate == "head":
+        leave_sums(place, at.DIAG, at_decay)
 
 
 def _sum_back(place: Place, at_decay: list, h: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lethe.kernels.gdn.sm90 import out_memory as at
-from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES, Decay, between
+from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES, ChannelDecay, between
 from lethe.kernels.gdn.sm90.out_fragments import (
     Float32,
     load_float,
@@ -37,13 +37,15 @@ class Square:
     unit: Any
 
 
-def as_rows(outputs: Sequence[tuple[list, Square]], keys: Callable, decay: Decay, end: list, place) -> list:
+def as_rows(
+    outputs: Sequence[tuple[list, Square]], keys: Callable, decay: ChannelDecay, end: list, place
+) -> list:
     """Add ``sum_j X_ij k_j e^(G_i - G_j)`` to every output (a fragment of dq or dp in units of e^G_i,
     changed in place to units of e) and return ``sum_j k_j e^(Gam - G_j) end_j`` by channel."""
     kept, ended = [], [Float32(0.0)] * 2
     for b in BLOCKS:
         scaled = [k * reciprocal(e) for k, e in zip(keys(b), decay.e[8 * b : 8 * b + 8], strict=True)]
-        to_end = decay.to_end(b)
+        to_end = between(decay.gamma, decay.middle[b])
         for h in HALVES:
             inside = sum_of(scaled[i] * end[8 * b + i] for i in range(8) if i // 2 % 2 == h)
             ended[h] = ended[h] + to_end[h] * inside
@@ -60,12 +62,14 @@ def as_rows(outputs: Sequence[tuple[list, Square]], keys: Callable, decay: Decay
         for sums, square in outputs:
             _scale(sums, b, between(decay.middle[b], decay.before[b]))
             _rows_diagonal(sums, square, scaled, b, place)
+    for sums, _ in outputs:
+        sums[:] = [x * e for x, e in zip(sums, decay.e, strict=True)]
     return ended
 
 
-def as_columns(sums: list, pairs: Sequence[tuple[Callable, Square]], decay: Decay, place) -> None:
+def as_columns(sums: list, pairs: Sequence[tuple[Callable, Square]], decay: ChannelDecay, place) -> None:
     """Add ``sum_i X_ij x_i e^(G_i - G_j)`` for every pair of rows x and X to `sums` (dk in units of e^(Gam
-    - G_j), changed in place to units of 1/e)."""
+    - G_j), changed in place to natural units)."""
     kept: list[list] = [[] for _ in pairs]
     for b in reversed(BLOCKS):
         operands = []
@@ -83,6 +87,7 @@ def as_columns(sums: list, pairs: Sequence[tuple[Callable, Square]], decay: Deca
         _scale(sums, b, between(decay.after[b], decay.middle[b]))
         for scaled, (_, square) in zip(operands, pairs, strict=True):
             _columns_diagonal(sums, square, scaled, b, place)
+    sums[:] = [x * reciprocal(e) for x, e in zip(sums, decay.e, strict=True)]
 
 
 def sum_of(values):
@@ -116,7 +121,7 @@ def _zeros() -> list:
     return [Float32(0.0)] * 4
 
 
-def _rows32(sums: list, square: Square, a: list, decay: Decay, place) -> None:
+def _rows32(sums: list, square: Square, a: list, decay: ChannelDecay, place) -> None:
     chain = between(decay.r32, [Float32(0.0)] * 2)
     for t in range(4, 8):
         b = load_matrices(place.square(square.tile, t, place.matrix))
@@ -133,7 +138,7 @@ def _rows16(sums: list, square: Square, a: list, block: int, chain: list, place)
         _add(sums, t + n, chain, [(found, square.unit)])
 
 
-def _columns32(sums: list, pairs, kept, decay: Decay, place) -> None:
+def _columns32(sums: list, pairs, kept, decay: ChannelDecay, place) -> None:
     chain = between(decay.gamma, decay.r32)
     for t in range(4):
         found = []

@@ -13,9 +13,11 @@ from cutlass.cute.nvgpu import cpasync
 
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90 import parts
-from lethe.kernels.gdn.sm90.out_fragments import Int32, asm, copy_out
+from lethe.kernels.gdn.sm90.out_fragments import Int32, asm, choose, copy_out, store_float
 
 CHUNK = 64
+PLACES = {"g": at.SMALL_G, "b": at.SMALL_B, "w": at.SMALL_W}
+"""Gates that are one number a head, in shared memory."""
 
 
 class Tile(NamedTuple):
@@ -70,12 +72,29 @@ def load(base: cute.Pointer, tile: Tile, copy: tuple, row, batch, barrier: cute.
     cute.copy(copy[0], there, here, tma_bar_ptr=barrier)
 
 
-def load_row(base: cute.Pointer, offset: int, source: cute.Tensor, slot, head, barrier: cute.Pointer) -> None:
-    """64 float32 of [slots, H, 64]."""
-    address = (source.iterator + (slot * source.shape[1] + head) * CHUNK).toint()
+def load_row(base: cute.Pointer, offset: int, source: cute.Tensor, number, barrier: cute.Pointer) -> None:
+    """64 float32, the row of this number of a dense tensor."""
+    address = (source.iterator + number * CHUNK).toint()
     text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], 256, [$2];"
     with cute.arch.elect_one():
         asm(text, "", [(base + offset).toint(), address, barrier.toint()], "rlr", True)
+
+
+def load_scalars(base: cute.Pointer, barrier: cute.Pointer, names, tensors, start, valid, head) -> None:
+    """Gates that are one number a head, zero past the end, to shared memory as float32; arrives once."""
+    if not names:
+        return
+    lane = cute.arch.lane_idx()
+    for name, (source, _) in zip(names, tensors, strict=True):
+        heads = source.shape[2]
+        flat = cute.make_tensor(source.iterator, cute.make_layout((Int32(1) << 30,)))
+        for half in range(2):
+            token = lane + 32 * half
+            row = start + cutlass.min(token, valid - 1)
+            value = choose(token < valid, flat[row * heads + head].to(cutlass.Float32), cutlass.Float32(0.0))
+            store_float(base.toint() + Int32(PLACES[name]) + token * 4, value)
+    cute.arch.sync_warp()
+    parts.arrive(barrier)
 
 
 @cute.jit

@@ -14,8 +14,8 @@ offset     bytes  contents, then what takes its place
 ``D``      32 K   D^T [dv, dk]
 ``A``       8 K   A, then dA below its diagonal blocks (float16)
 ``T``       8 K   T - I, then dM below its diagonal blocks (float16)
-``DIAG``   12 K   diagonal blocks of dA, then of dM: float32 [4, 16, 16], rows of 96 bytes
-``SMALL``   1 K   a, da [64]; maxima of the warps
+``DIAG``   12 K   diagonal blocks of dA, then of dM: float32 [4, 16, 16], rows of 96 bytes; or sums for dg
+``SMALL``   2 K   a, da [64]; maxima of the warps; gates that are one number a head, and their sums
 ``BAR``           barriers
 =========  =====  =================================================================================
 
@@ -41,16 +41,16 @@ T = A + 8192
 DIAG = T + 8192
 DIAG_ROW, DIAG_BLOCK, DIAG_MATRIX = 96, 16 * 96, 4 * 16 * 96
 SMALL = DIAG + 2 * DIAG_MATRIX
-SMALL_A, SMALL_DA, SMALL_MAXIMA = SMALL, SMALL + 256, SMALL + 512
-BAR = SMALL + 1024
+SMALL_A, SMALL_DA, SMALL_MAXIMA, SMALL_X, SMALL_G, SMALL_B, SMALL_W = (SMALL + 256 * i for i in range(7))
+BAR = SMALL + 2048
 BYTES = BAR + 128
 
 FULL_STATES, FULL_VALUES, FULL_SQUARES, FULL_KEYS = range(4)
 DONE_STATES, DONE_VALUES, DONE_SQUARES, DONE_KEYS = range(4, 8)
 BARRIERS = 8
 """Each set of tiles has a barrier that says they are loaded (``states``: S, D, dO; ``values``: v, w;
-``squares``: A, T, a; ``keys``: q, k, b, g) and one that says they may be replaced, after what stands there has
-been stored."""
+``squares``: A, T, a; ``keys``: q, k, b, g) and one that says they may be replaced, after what stands there
+has been stored."""
 
 KEYS, MN = OperandMajorMode.K, OperandMajorMode.MN
 
@@ -86,6 +86,11 @@ class Operands:
     def _mma(source, a_major, b_major) -> cute.TiledMma:
         operation = warpgroup.MmaF16BF16Op(HALF, cutlass.Float32, (64, 64, 16), source, a_major, b_major)
         return cute.make_tiled_mma(operation)
+
+    def registers(self) -> tuple[cute.Tensor, cute.Tensor]:
+        """Operand A [64, 64] in registers, and the same as packed words."""
+        made = cute.make_rmem_tensor(self.rk.partition_shape_A((64, 64)), HALF)
+        return made, cute.recast_tensor(made, cutlass.Int32)
 
     def view(self, offset: int, shape, stride) -> cute.Tensor:
         """float16 at `offset` bytes with the swizzle of a panel."""

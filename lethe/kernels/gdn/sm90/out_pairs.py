@@ -1,7 +1,7 @@
 """Second quarter of `out`: dA and dM, the products with the states, and what S and D have in common.
 
 Group 0 multiplies dO and N, group 1 R and N: dA and -dM of one chunk at once. dQh, dPh and dKt run behind
-them, while dA and dM go to shared memory. |dA| <= 128 max|dO| max|N|, with both maxima below 2^8 in their
+them, while dA and dM go to shared memory. |dA| <= d_v max|dO| max|N|, with both maxima below 2^8 in their
 tiles' units: a product times 2^-8 is at most 2^15, so that dA and dM need no maximum of their own.
 """
 
@@ -11,13 +11,12 @@ from typing import Any
 from cutlass.cute.nvgpu import warpgroup
 
 from lethe.kernels.gdn.sm90 import out_memory as at
-from lethe.kernels.gdn.sm90.out_decay import HALVES, Decay
+from lethe.kernels.gdn.sm90.out_decay import HALVES
 from lethe.kernels.gdn.sm90.out_fragments import (
     HALF,
     Float32,
     Int32,
     choose,
-    exp2,
     pack_all,
     store_if,
     store_matrices,
@@ -26,16 +25,18 @@ from lethe.kernels.gdn.sm90.out_fragments import (
     unpack,
 )
 from lethe.kernels.gdn.sm90.out_intra import Square
-from lethe.kernels.gdn.sm90.out_place import Place, state_words
-from lethe.kernels.gdn.sm90.out_values import Scaled, meet
+from lethe.kernels.gdn.sm90.out_place import Place
+from lethe.kernels.gdn.sm90.out_spec import Spec
+from lethe.kernels.gdn.sm90.out_values import Scaled, meet, publish
 
 SMALLER = 2.0**-8
 
 
 @dataclass(frozen=True)
 class Adjoints:
-    """Fragments [d_k, tokens] before the decays: dq and dp in units of e^G, dk of e^(Gam - G); dA and dM;
-    and ``e^Gam rowsum(S D)`` by channel."""
+    """Fragments [d_k, tokens] before the decays: ``dq`` and ``dp`` in units of e^G, ``dk`` of e^(Gam - G); dA
+    (``causal``) and dM (``erasing``); ``kept``: ``e^Gam rowsum(S D)`` by channel. ``dp`` is empty without b,
+    ``kept`` without g."""
 
     dq: list
     dp: list
@@ -47,8 +48,9 @@ class Adjoints:
 
 def with_states(
     place: Place,
+    spec: Spec,
     o: at.Operands,
-    decay: Decay,
+    decay,
     scaled: tuple[Scaled, Scaled, Scaled],
     states: list,
     scale,
@@ -58,19 +60,23 @@ def with_states(
     do, n, r = scaled
     pair, dq, dp, dk = (at.accumulator() for _ in range(4))
     warpgroup.fence()
-    rows, written = o.k_major(at.DO, 64, 128, (at.R - at.DO) // 2), o.k_major(at.N, 64, 128)
+    rows = o.k_major(at.DO, 64, spec.dv, (at.R - at.DO) // 2 if spec.erases else 0)
+    written = o.k_major(at.N, 64, spec.dv)
     at.product(o.kk, pair, at.operand_a(o.kk, rows), at.operand_b(o.kk, written), False)
     warpgroup.commit_group()
-    s, d = (at.operand_a(o.mk, o.mn_major(state, 128, 8192)) for state in (at.S, at.D))
+    s, d = (at.operand_a(o.mk, o.mn_major(state, spec.dv, 64 * spec.dv)) for state in (at.S, at.D))
     for sums, a, b in ((dq, s, at.DO), (dp, s, at.R), (dk, d, at.N)):
-        at.product(o.mk, sums, a, at.operand_b(o.mk, o.k_major(b, 64, 128)), False)
+        if sums is not dp or spec.erases:
+            at.product(o.mk, sums, a, at.operand_b(o.mk, o.k_major(b, 64, spec.dv)), False)
     warpgroup.commit_group()
-    common = _common(place)
+    kept = _common(place, spec, decay, states[0] * states[1]) if spec.decays else []
     warpgroup.wait_group(1)
-    first = place.group == 0
-    half = choose(first, do.up * do.down * SMALLER, Float32(-SMALLER))
-    natural = choose(first, do.down * n.down * scale, r.down * n.down * -1.0)
-    _hand_on(place, [pair[i] for i in range(32)], half, natural)
+    half, natural = do.up * do.down * SMALLER, do.down * n.down * scale
+    if spec.erases:
+        first = place.group == 0
+        half = choose(first, half, Float32(-SMALLER))
+        natural = choose(first, natural, r.down * n.down * -1.0)
+    _hand_on(place, spec, decay, [pair[i] for i in range(32)], half, natural)
     warpgroup.wait_group(0)
     done(at.DONE_STATES)
     meet()
@@ -79,43 +85,57 @@ def with_states(
     larger = 1 / SMALLER
     causal = Square(at.A, at.DIAG, n.down * do.inverse * scale * larger)
     erasing = Square(at.T, at.DIAG + at.DIAG_MATRIX, n.down * r.down * larger)
-    both = states[0] * states[1]
-    kept = [exp2(decay.gamma[h]) * (common[h] * both) for h in HALVES]
-    return Adjoints(dq, dp, dk, causal, erasing, kept)
+    return Adjoints(dq, dp if spec.erases else [], dk, causal, erasing, kept)
 
 
-def _common(place: Place) -> list:
-    """rowsum(S D) by channel, as the tiles are scaled."""
+def _common(place: Place, spec: Spec, decay, power) -> list:
+    """e^Gam rowsum(S D) by channel; `power` undoes the scales of the tiles."""
     sums = [Float32(0.0)] * 2
-    for rows in range(8):
-        for i, (s, d) in enumerate(
-            zip(state_words(place, at.S, rows), state_words(place, at.D, rows), strict=True)
-        ):
+    for rows in range(spec.dv // 16):
+        tiles = (place.state.words(tile, rows) for tile in (at.S, at.D))
+        for i, (s, d) in enumerate(zip(*tiles, strict=True)):
             (s0, s1), (d0, d1) = unpack(s, HALF), unpack(d, HALF)
             sums[i % 2] = sums[i % 2] + s0 * d0 + s1 * d1
-    return [sum_of_quad(x) for x in sums]
+    return [whole * (sum_of_quad(x) * power) for whole, x in zip(decay.whole(), sums, strict=True)]
 
 
-def _hand_on(place: Place, pair: list, half, natural) -> None:
-    """The group's matrix to its tile in float16, its diagonal blocks below the diagonal and da in
-    float32."""
+def _hand_on(place: Place, spec: Spec, decay, pair: list, half, natural) -> None:
+    """The group's matrix to its tile in float16, and da in float32.
+
+    With one gate a channel the blocks on the diagonal go into float32 as well, and what is above them is
+    never read. Else the matrix is weighted and zero from the diagonal on.
+    """
     tile = Int32(at.A) + place.group * 8192
-    words = pack_all([x * half for x in pair])
-    for p in range(4):
-        store_matrices((place.square_store ^ Int32(32 * p)) + tile, words[4 * p : 4 * p + 4])
     w = place.warp & 3
     block = pair[24:32]
     for number in range(3):
         block = [choose(w == number, pair[8 * number + i], block[i]) for i in range(8)]
     block = [x * natural for x in block]
-    matrix = place.base + Int32(at.DIAG) + place.group * at.DIAG_MATRIX + w * at.DIAG_BLOCK
-    below = [place.row > place.column * 2 + e for e in HALVES]
     for h in HALVES:
-        own = block[4 * h + 2 * h : 4 * h + 2 * h + 2]
-        kept = [choose(below[e], own[e], Float32(0.0)) for e in HALVES]
-        address = matrix + (place.row + 8 * h) * at.DIAG_ROW + place.column * 8
-        store_two(address, kept[0], kept[1], 32 * h)
-        mine = choose((place.row & 1) == 0, own[0], own[1])
+        mine = choose((place.row & 1) == 0, block[6 * h], block[6 * h + 1])
         here = place.base + Int32(at.SMALL_DA) + (w * 16 + 8 * h + place.row) * 4
         store_if((place.group * 4 + (place.row >> 1)) == place.column, here, mine)
+    scaled = [x * half for x in pair]
+    if spec.gate == "channel":
+        _diagonal(place, block)
+    else:
+        ahead = w * 16 + place.row - place.column * 2
+        weighted = [x * ratio for x, ratio in zip(scaled, decay.ratios(place), strict=True)]
+        behind = [8 * (i // 4) + i % 2 - 8 * (i // 2 % 2) for i in range(32)]
+        scaled = [choose(ahead > least, x, Float32(0.0)) for x, least in zip(weighted, behind, strict=True)]
+    words = pack_all(scaled)
+    for p in range(4):
+        store_matrices((place.square_store ^ Int32(32 * p)) + tile, words[4 * p : 4 * p + 4])
+    if spec.gate != "channel":
+        publish()
+
+
+def _diagonal(place: Place, block: list) -> None:
+    """The warp's diagonal block of 16, strictly lower, in natural units."""
+    matrix = place.base + Int32(at.DIAG) + place.group * at.DIAG_MATRIX + (place.warp & 3) * at.DIAG_BLOCK
+    below = [place.row > place.column * 2 + e for e in HALVES]
+    for h in HALVES:
+        kept = [choose(below[e], block[6 * h + e], Float32(0.0)) for e in HALVES]
+        address = matrix + (place.row + 8 * h) * at.DIAG_ROW + place.column * 8
+        store_two(address, kept[0], kept[1], 32 * h)
     store_two(matrix + (place.row + 8) * at.DIAG_ROW + place.column * 8, block[2], block[3])

@@ -8,12 +8,11 @@ side.
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass
 from cutlass import cute
 from cutlass.cute.nvgpu import warpgroup
 
 from lethe.kernels.gdn.sm90 import out_memory as at
-from lethe.kernels.gdn.sm90.out_decay import BLOCKS, Decay
+from lethe.kernels.gdn.sm90.out_decay import BLOCKS
 from lethe.kernels.gdn.sm90.out_fragments import (
     HALF,
     Float32,
@@ -22,15 +21,17 @@ from lethe.kernels.gdn.sm90.out_fragments import (
     as_float,
     asm,
     binade,
+    choose,
     largest,
     load_float,
-    load_two,
+    pack,
     pack_all,
-    reciprocal,
     store_float,
     unpack_all,
 )
 from lethe.kernels.gdn.sm90.out_place import Place
+from lethe.kernels.gdn.sm90.out_spec import Spec
+from lethe.kernels.gdn.sm90.out_sums import leave_sums
 
 THREADS = 256
 """Threads of the two consumer groups."""
@@ -66,59 +67,83 @@ def common(place: Place, which: int):
     return as_float(asm("redux.sync.max.s32 $0, $1, 0xffffffff;", "r", [as_bits(found)], "r", True))
 
 
-def scale_keys(place: Place, decay: Decay, dtype: type[cutlass.Numeric]) -> Scaled:
+def erased(place: Place, spec: Spec, b: int) -> list:
+    """b of block b."""
+    return place.keys.values(at.B, b, spec.dtype) if spec.erase == "channel" else place.scalars(at.SMALL_B, b)
+
+
+def scale_keys(place: Place, spec: Spec, decay) -> Scaled:
     """Ph and Kt to where g was, dO to float16; what dO is scaled by. Two barriers."""
-    words = [place.words(at.DO, b) for b in BLOCKS]
-    leave_maximum(place, 0, [x for block in words for x in unpack_all(block, dtype)])
+    words = [place.vals.words(at.DO, b) for b in BLOCKS]
+    leave_maximum(place, 0, [x for block in words for x in unpack_all(block, spec.dtype)])
     meet()
     up, down = binade(common(place, 0))
     for b in BLOCKS:
-        k, erased = place.values(at.K, b, dtype), place.values(at.B, b, dtype)
-        early, late = decay.from_start(b), decay.to_end(b)
-        e = decay.e[8 * b : 8 * b + 8]
-        place.put(at.PH, b, [k[i] * erased[i] * (e[i] * early[i // 2 % 2]) for i in range(8)])
-        place.put(at.KT, b, [k[i] * (reciprocal(e[i]) * late[i // 2 % 2]) for i in range(8)])
-        if dtype is not HALF:
-            place.put(at.DO, b, [x * up for x in unpack_all(words[b], dtype)])
+        k = place.keys.values(at.K, b, spec.dtype)
+        if spec.erases:
+            factors = zip(k, erased(place, spec, b), decay.early(b), strict=True)
+            place.keys.put(at.PH, b, [x * y * e for x, y, e in factors])
+        place.keys.put(at.KT, b, [x * e for x, e in zip(k, decay.late(b), strict=True)])
+        if spec.dtype is not HALF:
+            place.vals.put(at.DO, b, [x * up for x in unpack_all(words[b], spec.dtype)])
     publish()
     meet()
-    return Scaled(up, down, down if dtype is not HALF else Float32(1.0))
+    return Scaled(up, down, down if spec.dtype is not HALF else Float32(1.0))
 
 
-def written_and_adjoint(place: Place, o: at.Operands, do: Scaled, states: list, dtype, arrived) -> tuple:
+def _values(place: Place, spec: Spec, b: int) -> tuple[list, list]:
+    """(v, w) of block b; w is empty where it is one."""
+    v = place.vals.values(at.V, b, spec.dtype)
+    if spec.write == "channel":
+        return v, place.vals.values(at.W, b, spec.dtype)
+    return v, place.scalars(at.SMALL_W, b) if spec.write == "head" else []
+
+
+def _written_values(place: Place, spec: Spec) -> list:
+    """w v as a fragment."""
+    found = []
+    for b in BLOCKS:
+        v, w = _values(place, spec, b)
+        found += [x * y for x, y in zip(v, w, strict=True)] if w else v
+    return found
+
+
+def written_and_adjoint(place: Place, spec: Spec, o: at.Operands, do: Scaled, states: list, arrived) -> tuple:
     """(N, R) as float32 fragments [d_v, tokens]; ``states``: what undoes the powers of S and D.
 
     ``arrived(barrier)`` waits for a set of tiles.
     """
     x, y, z = at.accumulator(), at.accumulator(), at.accumulator()
-    half = [cute.make_rmem_tensor(o.rk.partition_shape_A((64, 64)), HALF) for _ in range(2)]
-    words = [cute.recast_tensor(h, Int32) for h in half]
-    warpgroup.fence()
-    ph, kt = o.k_major(at.PH, 64, 128), o.k_major(at.KT, 64, 128)
-    s, d = o.k_major(at.S, 128, 128, 4096), o.k_major(at.D, 128, 128, 4096)
-    at.product(o.kk, x, at.operand_a(o.kk, s), at.operand_b(o.kk, ph), False)
-    warpgroup.commit_group()
+    half = [o.registers() for _ in range(2)]
+    apart = 4096 * (spec.panels - 1)
     arrived(at.FULL_SQUARES)
+    warpgroup.fence()
+    if spec.erases:
+        s, ph = o.k_major(at.S, spec.dv, 128, apart), o.k_major(at.PH, 64, 128)
+        at.product(o.kk, x, at.operand_a(o.kk, s), at.operand_b(o.kk, ph), False)
+        warpgroup.commit_group()
+    d, kt = o.k_major(at.D, spec.dv, 128, apart), o.k_major(at.KT, 64, 128)
     at.product(o.kk, y, at.operand_a(o.kk, d), at.operand_b(o.kk, kt), False)
-    do_t, causal = o.mn_major(at.DO, 64, 4096), o.mn_major(at.A, 64)
+    do_t, causal = o.mn_major(at.DO, 64, apart), o.mn_major(at.A, 64)
     at.product(o.mm, z, at.operand_a(o.mm, do_t), at.operand_b(o.mm, causal), False)
     warpgroup.commit_group()
     arrived(at.FULL_VALUES)
-    wv = [
-        v * w
-        for b in BLOCKS
-        for v, w in zip(place.values(at.V, b, dtype), place.values(at.W, b, dtype), strict=True)
-    ]
-    warpgroup.wait_group(1)
-    down_n = _start(x, words[0], [wv[i] - x[i] * states[0] for i in range(32)])
-    at.product(o.rk, x, half[0], at.operand_b(o.rk, o.k_major(at.T, 64, 64)), True)
-    warpgroup.commit_group()
-    do_values = [x * do.down for b in BLOCKS for x in place.values(at.DO, b, HALF)]
-    a = [load_two(place.tokens, at.SMALL_A + 32 * t) for t in range(8)]
-    own = [a[i // 4][i % 2] * do_values[i] for i in range(32)]
-    warpgroup.wait_group(1)
-    down_r = _start(z, words[1], [own[i] + z[i] * do.down + y[i] * states[1] for i in range(32)])
-    at.product(o.rm, z, half[1], at.operand_b(o.rm, o.mn_major(at.T, 64)), True)
+    wv = _written_values(place, spec)
+    if spec.erases:
+        warpgroup.wait_group(1)
+        down_n = _start(x, half[0][1], [wv[i] - x[i] * states[0] for i in range(32)])
+        at.product(o.rk, x, half[0][0], at.operand_b(o.rk, o.k_major(at.T, 64, 64)), True)
+        warpgroup.commit_group()
+    own = []
+    for b in BLOCKS:
+        factors = zip(place.scalars(at.SMALL_A, b), place.vals.values(at.DO, b, HALF), strict=True)
+        own += [a * (x * do.down) for a, x in factors]
+    warpgroup.wait_group(1 if spec.erases else 0)
+    adjoint = [own[i] + z[i] * do.down + y[i] * states[1] for i in range(32)]
+    if not spec.erases:
+        return wv, adjoint
+    down_r = _start(z, half[1][1], adjoint)
+    at.product(o.rm, z, half[1][0], at.operand_b(o.rm, o.mn_major(at.T, 64)), True)
     warpgroup.commit_group()
     warpgroup.wait_group(0)
     return [x[i] * down_n for i in range(32)], [z[i] * down_r for i in range(32)]
@@ -136,22 +161,50 @@ def _start(sums, words, values: list):
     return down
 
 
-def hand_on(place: Place, written: list, adjoint: list, dtype, done) -> tuple[Scaled, Scaled]:
-    """dv and dw over v and w; N and R as float16 over Ph and Kt; how they are scaled. Two barriers."""
+def hand_on(place: Place, spec: Spec, written: list, adjoint: list, done) -> tuple[Scaled, Scaled]:
+    """dv and dw over v and w; N and R as float16 over Ph and Kt; how they are scaled. Two barriers.
+
+    With d_v = 64 both groups hold the same: the first puts dv and N, the second dw and R.
+    """
     leave_maximum(place, 1, written)
     leave_maximum(place, 2, adjoint)
-    for b in BLOCKS:
-        v, w = place.values(at.V, b, dtype), place.values(at.W, b, dtype)
-        r = adjoint[8 * b : 8 * b + 8]
-        place.put(at.V, b, [w[i] * r[i] for i in range(8)], dtype)
-        place.put(at.W, b, [v[i] * r[i] for i in range(8)], dtype)
+    gradients = _value_gradients(place, spec, adjoint)
     meet()
-    (n_up, n_down), (r_up, r_down) = (binade(common(place, which)) for which in (1, 2))
-    for b in BLOCKS:
-        block = slice(8 * b, 8 * b + 8)
-        place.put(at.N, b, [x * n_up for x in written[block]])
-        place.put(at.R, b, [x * r_up for x in adjoint[block]])
+    for tile, blocks in gradients:
+        for b, words in zip(BLOCKS, blocks, strict=True):
+            place.vals.put_words(tile, b, words)
+    n, r = (Scaled(up, down, down) for up, down in (binade(common(place, which)) for which in (1, 2)))
+    tiles = [(Int32(at.N), [x * n.up for x in written]), (Int32(at.R), [x * r.up for x in adjoint])]
+    for tile, values in tiles if spec.panels == 2 else [_of_group(place, *tiles)]:
+        for b in BLOCKS:
+            place.vals.put(tile, b, values[8 * b : 8 * b + 8])
     publish()
     done(at.DONE_VALUES)
     meet()
-    return Scaled(n_up, n_down, n_down), Scaled(r_up, r_down, r_down)
+    return n, r
+
+
+def _of_group(place: Place, first: tuple, second: tuple) -> tuple:
+    """(tile, fragment) of the group."""
+    mine = place.group == 0
+    fragment = [choose(mine, x, y) for x, y in zip(first[1], second[1], strict=True)]
+    return first[0] + (second[0] - first[0]) * place.group, fragment
+
+
+def _value_gradients(place: Place, spec: Spec, adjoint: list) -> list:
+    """(tile, packed words by block) of dv and, with one w a channel, of dw; sums for dw with one a head."""
+    dv, dw = [], []
+    for b in BLOCKS:
+        v, w = _values(place, spec, b)
+        r = adjoint[8 * b : 8 * b + 8]
+        dv += [x * y for x, y in zip(w, r, strict=True)] if w else r
+        dw += [x * y for x, y in zip(v, r, strict=True)] if w else []
+    if spec.write == "head":
+        leave_sums(place, at.W, dw)
+    found = [(Int32(at.V), dv), (Int32(at.W), dw)] if spec.write == "channel" else [(Int32(at.V), dv)]
+    if spec.panels == 1 and len(found) == 2:
+        found = [_of_group(place, *found)]
+    return [
+        (tile, [[pack(x[i], x[i + 1], spec.dtype) for i in range(8 * b, 8 * b + 8, 2)] for b in BLOCKS])
+        for tile, x in found
+    ]
