@@ -22,6 +22,7 @@ class Case:
     """One call; tensors in float64, ``starts`` are S0 and dfinal."""
 
     at: Chunks
+    local: stages.Local
     prepared: stages.Prepared
     P: Tensor
     starts: tuple[Tensor, Tensor]
@@ -41,15 +42,18 @@ class Case:
         """Every output in float64; states of used slots."""
         S, final = stages.scan_forward(self.at, self.prepared, self.starts[0])
         D, dS0 = stages.scan_reverse(self.at, self.prepared, self.P, self.starts[1])
-        return {"S": S[self.used], "final": final, "D": D[self.used], "dS0": dS0}
+        o = self.at.unpack(stages.outputs(self.local, S))
+        return {"S": S[self.used], "final": final, "D": D[self.used], "dS0": dS0, "o": o}
 
     def rounded(self) -> dict[str, Tensor]:
         """The same in float32, rounded as the plan says, one sequence after the other."""
         found: dict[str, list[Tensor]] = {name: [] for name in NAMES}
+        chunks = self.prepared.U.new_zeros(self.prepared.U.shape)
         for n, (first, count) in enumerate(zip(self.at.first, self.at.count, strict=True)):
             slots = slice(first, first + count)
             S0, dfinal = (x[n : n + 1].float() for x in self.starts)
             results = (S0[:0], S0, dfinal[:0], dfinal)
+            outputs = S0.new_zeros(0, *self.P.shape[1:2], CHUNK, self.P.shape[-1])
             if count:
                 parts = (self.prepared.Kt, self.prepared.U, self.prepared.W, self.prepared.decay)
                 one = stages.Prepared(*(None if x is None else x[slots].float() for x in parts))
@@ -58,33 +62,48 @@ class Case:
                 W = None if one.W is None else r("store.W", one.W)
                 stored = stages.Prepared(r("store.Kt", one.Kt), r("store.U", one.U), W, one.decay)
                 forward = stages.scan_forward(at, stored, S0, r)
+                outputs = stages.outputs(stages.local(self._operands(slots), r, 16), forward[0], r)
                 results = (*forward, *stages.scan_reverse(at, stored, r("store.P", P), dfinal, r))
             for name, x in zip(NAMES, results, strict=True):
                 found[name].append(x.double())
-        return {name: torch.cat(x) for name, x in found.items()}
+            chunks[slots] = outputs.double()
+        return {name: torch.cat(x) for name, x in found.items()} | {"o": self.at.unpack(chunks)}
 
-    def arrays(self, scan: Any) -> dict[str, Any]:
-        """Arguments of the kernel."""
-        p, (slots, heads, _, dk), dv = self.prepared, self.prepared.Kt.shape, self.P.shape[-1]
+    def _operands(self, slots: slice) -> stages.Operands:
+        """Inputs of some slots in float32."""
+        x = self.local.x
+        parts = (None if t is None else t[slots].float() for t in (x.q, x.k, x.v, x.g, x.b, x.w))
+        return stages.Operands(*parts, x.scale)
+
+    def arrays(self, kernel: Any) -> dict[str, Any]:
+        """Arguments of the kernel (`scan` or `forward`), those that it declares."""
+        p, c, (slots, heads, _, dk) = self.prepared, self.local, self.prepared.Kt.shape
+        dv, count = self.P.shape[-1], len(self.at.count)
         maxima = [x.abs().amax((2, 3)) for x in (p.U, p.Kt, self.P)]
         maxima.append(torch.zeros_like(maxima[0]))
-        count = len(self.at.count)
         starts = [_array(x.float()) if self.given else None for x in self.starts]
         shapes = {"S": (slots, heads, dv, dk), "D": (slots, heads, dv, dk), "powers": (slots, heads, 2)}
         shapes |= dict.fromkeys(("final", "dS0"), (count, heads, dk, dv))
-        return {
+        shapes["o"] = (1, self.at.length, heads, dv)
+        given = {
             "Kt": _array(p.Kt.half()),
             "W": None if p.W is None else _array(p.W.half()),
             "U": _array(_scaled(p.U)),
             "P": _array(_scaled(self.P).mT),
+            "Qh": _array(c.Qh.half()),
+            "A": _array(c.A.half()),
+            "a": _array(c.a[..., 0].float()),
             "decay": _array(p.decay[..., 0].float()),
             "maxima": _array(torch.stack(maxima, -1).float()),
             "S0": starts[0],
             "dfinal": starts[1],
             "cu_seqlens": None if self.cuts is None else np.array(self.cuts, np.int32),
-            **{name: scan.empty(name, shape) for name, shape in shapes.items()},
+            "scale": c.x.scale,
             "sequences": count,
         }
+        declared = [a.name for a in kernel.variant.arguments]
+        given |= {name: kernel.empty(name, shapes[name]) for name in declared if name in shapes}
+        return {name: given[name] for name in declared}
 
     def results(self, arrays: dict[str, Any]) -> dict[str, Tensor]:
         """The outputs in float64, states with their powers undone."""
@@ -125,7 +144,7 @@ def draw(
     prepared = stages.prepare(local)
     starts = [size * given * normal(len(at.count), heads, dk, dv) for _ in range(2)]
     P = stages.prepare_adjoint(local, prepared, at.pack(do))
-    return Case(at, prepared, P, (starts[0], starts[1]), cuts, given)
+    return Case(at, local, prepared, P, (starts[0], starts[1]), cuts, given)
 
 
 def worst(found: Tensor, exact: Tensor) -> float:

@@ -33,7 +33,7 @@ from typing import Any
 from lethe.kernels.gdn.sm90.declare import Argument, Variant, as_json
 
 ARCH = "sm_90a"
-STAGES = ("prep", "scan", "out")
+STAGES = ("prep", "scan", "out", "forward")
 COMPILER = "nvidia-cutlass-dsl"
 HERE = Path(__file__).parent
 SHIM = HERE / "shim.c"

@@ -131,3 +131,21 @@ def stmatrix(address, words: list, transposed: bool = False) -> None:
         "[{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
         read_only_args=[address, *words],
     )
+
+
+def bulk_load(count: int) -> cute.CopyAtom:
+    """cp.async.bulk of `count` float32; one thread must issue it."""
+    return cute.make_copy_atom(cpasync.CopyBulkG2SOp(), cutlass.Float32, num_bits_per_copy=32 * count)
+
+
+def store_16_bytes(target: cute.Pointer, address) -> None:
+    """Copy 16 bytes from a shared address (Int32) to global memory."""
+    words = cute.arch.inline_ptx(
+        "ld.shared.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
+        write_only_types=[cutlass.Int32] * 4,
+        read_only_args=[address],
+    )
+    cute.arch.inline_ptx(
+        "st.global.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+        read_only_args=[target.toint(), *words],
+    )

@@ -31,7 +31,6 @@ Without erasure (``erase=False``) there is no first product, and in reverse no p
 import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import cute, memory
-from cutlass.cute.nvgpu import cpasync
 
 from lethe.kernels.gdn.sm90 import parts
 from lethe.kernels.gdn.sm90.declare import Argument, Variant
@@ -51,6 +50,9 @@ RESERVED = 1280
 """Of shared memory: barriers, the maxima of the initial state, alignment."""
 
 MOST_STAGES = 4
+
+OWN = ("U", "P")
+"""Tiles that each warp group has for itself: its columns. The others serve all groups of a CTA."""
 
 CONSUMER_REGISTERS, LOADER_REGISTERS = 232, 40
 """With two warp groups a third one takes the loader, so that registers can be handed over by setmaxnreg."""
@@ -111,6 +113,9 @@ def kernel(**options) -> "Scan":
 class Scan:
     """``direction``: both, forward or reverse; ``groups``: warp groups of a CTA; the rest as in `stages`."""
 
+    outputs, saves = False, True
+    """Are outputs formed beside the states; are the states stored? Otherwise in `forward`."""
+
     def __init__(self, dk: int, dv: int, erase: bool, packed: bool, direction: str, groups: int):
         self.dk, self.dv, self.groups = dk, dv, groups
         self.erase, self.packed = erase, packed
@@ -119,11 +124,12 @@ class Scan:
         self.pooled = groups > 1
         self.threads = 128 * (groups + 1) if self.pooled else 32 * (self.consumers + 1)
         self.loaded = tuple(dict.fromkeys(name for way in self.ways for name in self.tiles(way)))
-        self.stored = tuple("SD"[way] for way in self.ways)
-        third = GROUP * groups * (dk if REVERSE in self.ways else CHUNK)
-        keys = sum(name in ("Kt", "W") for name in self.loaded)
-        stage = 2 * (keys * CHUNK * dk + third) + 4 * (dk + 4)
-        staging = 2 * GROUP * groups * dk
+        self.stored = tuple("SD"[way] for way in self.ways) if self.saves else ()
+        self.shared = tuple(name for name in self.loaded if name not in OWN)
+        self.wide = dk if REVERSE in self.ways else CHUNK
+        stage = 2 * (sum(self.elements(name) for name in self.shared) + GROUP * groups * self.wide)
+        stage += self.vector_bytes()
+        staging = 2 * GROUP * groups * dk * self.saves
         self.stages = min(MOST_STAGES, (SHARED_BYTES - RESERVED - staging) // stage)
 
     def tiles(self, way: int) -> tuple[str, ...]:
@@ -131,6 +137,19 @@ class Scan:
         if way == FORWARD:
             return ("W", "Kt", "U") if self.erase else ("Kt", "U")
         return ("Kt", "W", "P") if self.erase else ("P",)
+
+    def box(self, name: str) -> tuple[int, int]:
+        """Rows and columns of one copy; of U and P for each group."""
+        return {"U": (CHUNK, GROUP), "P": (GROUP, self.dk), "A": (CHUNK, CHUNK)}.get(name, (CHUNK, self.dk))
+
+    def elements(self, name: str) -> int:
+        """Elements of one copy."""
+        rows, columns = self.box(name)
+        return rows * columns
+
+    def vector_bytes(self) -> int:
+        """What a stage holds beside tiles: e^Gam, the maxima, and a where outputs are formed."""
+        return 4 * (self.dk + 4 + CHUNK * self.outputs)
 
     @cute.jit
     def __call__(
@@ -152,42 +171,47 @@ class Scan:
         sequences: cutlass.Int32,
         stream: cuda.CUstream,
     ):
-        boxes = {
-            "Kt": (Kt, CHUNK, self.dk),
-            "W": (W, CHUNK, self.dk),
-            "U": (U, CHUNK, GROUP),
-            "P": (P, GROUP, self.dk),
-            "S": (S, WARP_ROWS, self.dk),
-            "D": (D, WARP_ROWS, self.dk),
-        }
-        loads = [parts.tma_load(*boxes[name]) for name in self.loaded]
-        stores = [parts.tma_store(*boxes[name]) for name in self.stored]
-        grid = (self.dv // (GROUP * self.groups), sequences * cute.size(decay, mode=[1]), len(self.ways))
+        tensors = {"Kt": Kt, "W": W, "U": U, "P": P, "S": S, "D": D}
+        self.launch(
+            tensors, (decay, maxima), (S0, dfinal), cu_seqlens, powers, (final, dS0), sequences, (), stream
+        )
+
+    def launch(self, tensors, vectors, starts, cu_seqlens, powers, ends, sequences, written, stream) -> None:
+        """Make the tensor maps of what is loaded and stored, and launch. ``written``: (o, scale), or empty."""
+        moves = [parts.tma_load(tensors[name], *self.box(name)) for name in self.loaded]
+        moves += [parts.tma_store(tensors[name], WARP_ROWS, self.dk) for name in self.stored]
+        heads = cute.size(vectors[0], mode=[1])
         self.kernel(
-            tuple(atom for atom, _ in loads + stores),
-            tuple(tensor for _, tensor in loads + stores),
-            decay,
-            maxima,
-            (S0, dfinal),
+            tuple(atom for atom, _ in moves),
+            tuple(tensor for _, tensor in moves),
+            vectors,
+            starts,
             cu_seqlens,
             powers,
-            (final, dS0),
+            ends,
             sequences,
-        ).launch(grid=grid, block=(self.threads, 1, 1), stream=stream, use_pdl=True)
+            written,
+        ).launch(
+            grid=(self.dv // (GROUP * self.groups), sequences * heads, len(self.ways)),
+            block=(self.threads, 1, 1),
+            stream=stream,
+            use_pdl=True,
+        )
 
     @cute.kernel
     def kernel(
         self,
         atoms: tuple,
         tensors: tuple,
-        decay: cute.Tensor,
-        maxima: cute.Tensor,
+        vectors: tuple,
         starts: tuple,
         cu_seqlens: cute.Tensor,
         powers: cute.Tensor,
         ends: tuple,
         sequences: cutlass.Int32,
+        written: tuple,
     ):
+        decay, maxima = vectors[:2]
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         _, row, direction = cute.arch.block_idx()
         heads = cute.size(decay, mode=[1])
@@ -209,7 +233,7 @@ class Scan:
         else:
             count = cute.size(decay, mode=[0]) // sequences
             first = n * count
-        at = At(n, h, first, count)
+        at = At(n, h, first, count, cu_seqlens)
         names = self.loaded + self.stored
         moves = {name: (atoms[i], tensors[i]) for i, name in enumerate(names)}
         for position in cutlass.range_constexpr(len(self.ways)):
@@ -218,12 +242,12 @@ class Scan:
                     if cutlass.const_expr(self.pooled):
                         cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
                     consumer = Consumer(self, self.ways[position], ring, at)
-                    consumer.run(moves, maxima, powers, starts, ends)
+                    consumer.run(moves, maxima, powers, starts, ends, written)
                 else:
                     if cutlass.const_expr(self.pooled):
                         cute.arch.setmaxregister_decrease(LOADER_REGISTERS)
                     if warp == self.consumers:
-                        self.load(self.ways[position], moves, ring, decay, maxima, at)
+                        self.load(self.ways[position], moves, ring, vectors, at)
 
     def allocate(self) -> Ring:
         """Shared memory, in the order of the module's text."""
@@ -236,21 +260,22 @@ class Scan:
             layout = parts.k_major(rows, columns, count)
             return shared.allocate_tensor(parts.HALF, layout.outer, 1024, layout.inner)
 
-        keys = {name: tile(CHUNK, self.dk, self.stages) for name in ("Kt", "W") if name in self.loaded}
-        wide = self.dk if REVERSE in self.ways else CHUNK
-        third = tile(GROUP, wide, self.stages * self.groups)
-        staging = tile(WARP_ROWS, self.dk, self.consumers)
-        decay = shared.allocate_tensor(cutlass.Float32, cute.make_layout((self.dk, self.stages)), 16)
-        maxima = shared.allocate_tensor(cutlass.Float32, cute.make_layout((4, self.stages)), 16)
-        return Ring(full, empty, largest, keys, third, staging, decay, maxima)
+        tiles = {name: tile(*self.box(name), self.stages) for name in self.shared}
+        own = tile(GROUP, self.wide, self.stages * self.groups)
+        staging = tile(WARP_ROWS, self.dk, self.consumers) if self.saves else None
+        lengths = (self.dk, 4, CHUNK)[: 3 if self.outputs else 2]
+        vectors = [
+            shared.allocate_tensor(cutlass.Float32, cute.make_layout((length, self.stages)), 16)
+            for length in lengths
+        ]
+        return Ring(full, empty, largest, tiles, own, staging, vectors)
 
     @cute.jit
-    def load(self, way: cutlass.Constexpr, moves, ring, decay: cute.Tensor, maxima: cute.Tensor, at):
+    def load(self, way: cutlass.Constexpr, moves, ring, vectors: tuple, at):
         """The loader warp: fill a stage for every chunk, in the order of the recurrence."""
         column, _, _ = cute.arch.block_idx()
         copies = self.copies(way, moves, ring, at)
-        vector = cute.make_copy_atom(cpasync.CopyBulkG2SOp(), cutlass.Float32, num_bits_per_copy=32 * self.dk)
-        scalar = cute.make_copy_atom(cpasync.CopyBulkG2SOp(), cutlass.Float32, num_bits_per_copy=128)
+        bulk = [parts.bulk_load(cute.size(tensor, mode=[0])) for tensor in ring.vectors]
         for step in cutlass.range(at.count, unroll=1):
             stage = step % self.stages
             slot = at.first + (step if cutlass.const_expr(way == FORWARD) else at.count - 1 - step)
@@ -258,7 +283,8 @@ class Scan:
             cute.arch.mbarrier_wait(ring.empty + stage, (step // self.stages) % 2 ^ 1)
             parts.expect(full, self.stage_bytes(way))
             for i in cutlass.range_constexpr(len(copies)):
-                name, atom, to, source, count = copies[i]
+                name, atom, to, source = copies[i]
+                count = self.groups if name in OWN else 1
                 for group in cutlass.range_constexpr(count):
                     tile = column * self.groups + group
                     if cutlass.const_expr(name == "U"):
@@ -269,24 +295,23 @@ class Scan:
                         part = source[None, 0, 0, slot]
                     cute.copy(atom, part, to[None, stage * count + group], tma_bar_ptr=full)
             with cute.arch.elect_one():
-                cute.copy(vector, decay[slot, at.head, None], ring.decay[None, stage], mbar_ptr=full)
-                cute.copy(scalar, maxima[slot, at.head, None], ring.maxima[None, stage], mbar_ptr=full)
+                for i in cutlass.range_constexpr(len(bulk)):
+                    row = vectors[i][slot, at.head, None]
+                    cute.copy(bulk[i], row, ring.vectors[i][None, stage], mbar_ptr=full)
 
     def copies(self, way: int, moves: dict, ring: Ring, at: At) -> list:
-        """(name, atom, target by stage, source by tile, boxes of a stage) of everything a direction loads."""
+        """(name, atom, target by stage and group, source by tile) of every tile that a direction loads."""
         found = []
         for name in self.tiles(way):
             atom, tensor = moves[name]
-            if name in ring.keys:
-                box, shared, count = (CHUNK, self.dk), ring.keys[name], 1
-            else:
-                box = (CHUNK, GROUP) if name == "U" else (GROUP, self.dk)
-                shared, count = ring.third_as(box, self.stages, self.groups), self.groups
-            tiles = cute.local_tile(tensor, box, (None, None, at.head, None))
-            found.append((name, atom, *parts.partition(atom, shared, tiles), count))
+            shared = (
+                ring.own_as(self.box(name), self.stages * self.groups) if name in OWN else ring.tiles[name]
+            )
+            tiles = cute.local_tile(tensor, self.box(name), (None, None, at.head, None))
+            found.append((name, atom, *parts.partition(atom, shared, tiles)))
         return found
 
     def stage_bytes(self, way: int) -> int:
-        """What the copies of one stage deliver, with e^Gam and the maxima."""
-        third = GROUP * self.groups * (CHUNK if way == FORWARD else self.dk)
-        return 2 * ((len(self.tiles(way)) - 1) * CHUNK * self.dk + third) + 4 * (self.dk + 4)
+        """What the copies of one stage deliver."""
+        copies = (self.elements(name) * (self.groups if name in OWN else 1) for name in self.tiles(way))
+        return 2 * sum(copies) + self.vector_bytes()

@@ -16,6 +16,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 from lethe.kernels.gdn.precision import STATE_TARGET, TARGET
 from lethe.kernels.gdn.sm90 import parts
+from lethe.kernels.gdn.sm90.scan_outputs import Outputs
 
 CHUNK, GROUP = 64, 64
 """Tokens of a chunk; columns (d_v) of a warp group."""
@@ -35,6 +36,7 @@ class At:
     head: Any
     first: Any
     count: Any
+    cuts: Any
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,15 @@ class Ring:
     full: Any
     empty: Any
     largest: Any
-    keys: dict[str, Any]
-    third: Any
+    tiles: dict[str, Any]
+    own: Any
     staging: Any
-    decay: Any
-    maxima: Any
+    vectors: list[Any]
+    """e^Gam, maxima, a."""
 
-    def third_as(self, box: tuple[int, int], stages: int, groups: int) -> cute.Tensor:
+    def own_as(self, box: tuple[int, int], count: int) -> cute.Tensor:
         """The tiles of U or P, (rows, columns, stage * groups + group)."""
-        layout = parts.k_major(*box, stages * groups)
-        return cute.make_tensor(self.third.iterator, layout.outer)
+        return cute.make_tensor(self.own.iterator, parts.k_major(*box, count).outer)
 
 
 class Consumer:
@@ -70,7 +71,9 @@ class Consumer:
         return parts.mma(CHUNK, OperandMajorMode.K, source), parts.mma(self.dk, OperandMajorMode.MN, source)
 
     @cute.jit
-    def run(self, moves, maxima: cute.Tensor, powers: cute.Tensor, starts: tuple, ends: tuple):
+    def run(
+        self, moves, maxima: cute.Tensor, powers: cute.Tensor, starts: tuple, ends: tuple, written: tuple
+    ):
         """All steps, between the initial and the final state."""
         thread, _, _ = cute.arch.thread_idx()
         column, _, _ = cute.arch.block_idx()
@@ -88,7 +91,7 @@ class Consumer:
         if start.shape[0] > 0:
             cute.autovec_copy(self.fragment_of(start, tile, thread), state)
             state.store(state.load() * parts.two_to(power))
-        self.steps(moves, state, power, tile, thread, warp)
+        self.steps(moves, state, power, tile, thread, warp, written)
         if end.shape[0] > 0:
             state.store(state.load() * parts.two_to(-power))
             cute.autovec_copy(state, self.fragment_of(end, tile, thread))
@@ -133,33 +136,28 @@ class Consumer:
         return parts.power(cute.arch.fmax(added, given), STATE_TARGET)
 
     @cute.jit
-    def steps(self, moves, state: cute.Tensor, power, tile, thread, warp):
+    def steps(self, moves, state: cute.Tensor, power, tile, thread, warp, written: tuple):
         """The recurrence on `state`."""
         lane, ring = thread % 32, self.ring
         names = self.k.tiles(self.way)
         stages = self.k.stages
         first, second = self.products()
-        group = first.get_slice(thread % 128)
         packed = cute.make_rmem_tensor(first.partition_shape_A((GROUP, self.dk)), parts.HALF)
         half = cute.make_rmem_tensor(second.partition_shape_A((GROUP, CHUNK)), parts.HALF)
         other = cute.make_rmem_tensor(first.partition_shape_C((GROUP, CHUNK)), cutlass.Float32)
         if cutlass.const_expr(self.erase):
-            layout = parts.k_major(CHUNK, self.dk, stages).outer
-            shared = cute.make_tensor(ring.keys[names[0]].iterator, layout)
-            operand_first = first.make_fragment_B(group.partition_B(shared))
+            operand_first = self.operand(first, names[0], thread)
         if cutlass.const_expr(len(names) > 1):
-            layout = parts.mn_major(CHUNK, self.dk, stages).outer
-            shared = cute.make_tensor(ring.keys[names[-2]].iterator, layout)
-            again = second.get_slice(thread % 128)
-            operand_second = second.make_fragment_B(again.partition_B(shared))
-        decays = cute.make_tensor(ring.decay.iterator, cute.make_layout((2, 4, self.dk // 8, stages)))
+            operand_second = self.operand(second, names[1 if self.erase else 0], thread, transposed=True)
+        if cutlass.const_expr(self.k.outputs):
+            self.outputs = Outputs(self, thread, power, written)
+        decays = cute.make_tensor(ring.vectors[0].iterator, cute.make_layout((2, 4, self.dk // 8, stages)))
         factors = cute.make_rmem_tensor(cute.make_layout((2, self.dk // 8)), cutlass.Float32)
-
-        atom, tensor = moves["SD"[self.way]]
-        targets = cute.local_tile(tensor, (WARP_ROWS, self.dk), (None, None, self.at.head, None))
-        source, target = parts.partition(atom, ring.staging, targets)
-        row = 4 * tile + warp % 4
-        staging = ring.staging.iterator.toint() + warp * (2 * WARP_ROWS * self.dk)
+        if cutlass.const_expr(self.k.saves):
+            atom, tensor = moves["SD"[self.way]]
+            targets = cute.local_tile(tensor, (WARP_ROWS, self.dk), (None, None, self.at.head, None))
+            source, target = parts.partition(atom, ring.staging, targets)
+            staging = ring.staging.iterator.toint() + warp * (2 * WARP_ROWS * self.dk)
 
         for step in cutlass.range(self.at.count, unroll=1):
             stage = step % stages
@@ -167,7 +165,8 @@ class Consumer:
                 step if cutlass.const_expr(self.way == FORWARD) else self.at.count - 1 - step
             )
             packed.store(cute.make_tensor(state.iterator, packed.layout).load().to(parts.HALF))
-            self.stage_rows(packed, staging, lane)
+            if cutlass.const_expr(self.k.saves):
+                self.stage_rows(packed, staging, lane)
             cute.arch.mbarrier_wait(ring.full + stage, (step // stages) % 2)
             if cutlass.const_expr(self.erase):
                 first.set(warpgroup.Field.ACCUMULATE, False)
@@ -177,13 +176,17 @@ class Consumer:
                     cute.gemm(first, other, packed[None, None, k], part, other)
                     first.set(warpgroup.Field.ACCUMULATE, True)
                 warpgroup.commit_group()
-            cute.copy(atom, source[None, warp], target[None, row, 0, slot])
-            cute.arch.cp_async_bulk_commit_group()
+            if cutlass.const_expr(self.k.outputs):
+                self.outputs.from_state(packed, stage)
+            if cutlass.const_expr(self.k.saves):
+                row = 4 * tile + warp % 4
+                cute.copy(atom, source[None, warp], target[None, row, 0, slot])
+                cute.arch.cp_async_bulk_commit_group()
 
             cute.autovec_copy(decays[None, lane % 4, None, stage], factors)
-            largest = ring.maxima[0 if self.way == FORWARD else 2, stage]
+            largest = ring.vectors[1][0 if self.way == FORWARD else 2, stage]
             factor = parts.two_to(power - parts.power(largest, TARGET))
-            at = ring.third.iterator.toint() + (stage * self.k.groups + warp // 4) * (2 * GROUP) * (
+            at = ring.own.iterator.toint() + (stage * self.k.groups + warp // 4) * (2 * GROUP) * (
                 CHUNK if cutlass.const_expr(self.way == FORWARD) else self.dk
             )
             if cutlass.const_expr(self.way == FORWARD):
@@ -191,9 +194,13 @@ class Consumer:
                 added = self.floats(words, half.layout) * factor
                 self.decay(state, factors)
                 if cutlass.const_expr(self.erase):
-                    warpgroup.wait_group(0)
+                    warpgroup.wait_group(1 if self.k.outputs else 0)
                     added = added - cute.make_tensor(other.iterator, half.layout).load()
                 half.store(added.to(parts.HALF))
+                if cutlass.const_expr(self.k.outputs):
+                    new = cute.make_rmem_tensor(half.layout, cutlass.Float32)
+                    new.store(added)
+                    self.outputs.from_diagonal(cute.make_tensor(new.iterator, cute.make_layout(32)), stage)
             else:
                 self.decay(state, factors)
                 words = self.rows(at, lane, warp % 4)
@@ -208,8 +215,19 @@ class Consumer:
                     part = operand_second[None, None, k, stage]
                     cute.gemm(second, state, half[None, None, k], part, state)
                 warpgroup.commit_group()
+                if cutlass.const_expr(self.k.outputs):
+                    self.outputs.from_pairs(half, stage)
                 warpgroup.wait_group(0)
+            if cutlass.const_expr(self.k.outputs):
+                self.outputs.write(at, step, tile, lane, warp % 4)
             parts.arrive(ring.empty + stage)
+
+    def operand(self, mma: cute.TiledMma, name: str, thread, transposed: bool = False) -> cute.Tensor:
+        """Descriptors [., ., k, stage] of a tile as operand B; ``transposed``: its columns are N."""
+        rows, columns = self.k.box(name)
+        layout = (parts.mn_major if transposed else parts.k_major)(rows, columns, self.k.stages).outer
+        shared = cute.make_tensor(self.ring.tiles[name].iterator, layout)
+        return mma.make_fragment_B(mma.get_slice(thread % 128).partition_B(shared))
 
     @cute.jit
     def stage_rows(self, packed: cute.Tensor, staging, lane):
