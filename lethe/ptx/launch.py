@@ -84,12 +84,16 @@ def parameter_sizes(ptx: str) -> dict[str, list[int]]:
 
 
 def address_of(array: Any) -> int:
-    """Address of a numpy array's or CPU tensor's first element."""
+    """Address of a numpy array's or CPU tensor's first element; 0 if it has none."""
+    if 0 in array.shape:
+        return 0
     return int(array.data_ptr()) if hasattr(array, "data_ptr") else int(array.ctypes.data)
 
 
 def byte_count(array: Any) -> int:
     """Bytes from an array's first element to the end of its last, whatever its strides."""
+    if 0 in array.shape:
+        return 0
     size = array.element_size() if hasattr(array, "element_size") else array.itemsize
     return int(size * (1 + sum((n - 1) * s for n, s in zip(array.shape, _strides(array), strict=True))))
 

@@ -125,9 +125,10 @@ def draw(
     size: float = 1.0,
     gate: float = 0.1,
     seed: int = 0,
+    dk: int = 128,
 ) -> Case:
     """Random inputs through `prep`; ``size``: of v, dO and the states, ``gate``: largest decay of a token."""
-    dk, r = 128, torch.Generator().manual_seed(seed)
+    r = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=r, dtype=torch.float64)

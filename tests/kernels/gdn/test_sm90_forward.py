@@ -21,8 +21,15 @@ SLACK = 2.0**-14
 OUTPUTS = ("o", "final", "powers")
 
 
-def load(io: str = "float16", dv: int = 128, erase: bool = True, packed: bool = False, saves: bool = False):
-    return emulate.load("forward", io=io, dk=128, dv=dv, erase=erase, packed=packed, saves=saves, groups=1)
+def load(
+    io: str = "float16",
+    dv: int = 128,
+    erase: bool = True,
+    packed: bool = False,
+    saves: bool = False,
+    dk: int = 128,
+):
+    return emulate.load("forward", io=io, dk=dk, dv=dv, erase=erase, packed=packed, saves=saves, groups=1)
 
 
 def check(kernel, case: cases.Case, schedules=("early",)) -> dict:
@@ -79,3 +86,8 @@ def test_outputs_without_erasure_or_given_states():
 @pytest.mark.slow
 def test_powers_are_undone():
     check(load("bfloat16"), cases.draw(size=1e7))
+
+
+@pytest.mark.slow
+def test_narrow_keys():
+    check(load(dk=64), cases.draw(dk=64))

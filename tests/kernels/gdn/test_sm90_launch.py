@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from contextlib import nullcontext
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lethe.kernels.gdn.sm90 import build, launch
+from lethe.kernels.gdn.sm90 import build, emulate, launch
 from lethe.kernels.gdn.sm90.declare import Argument, Variant, as_json, from_json
 from lethe.ptx.launch import Argument as InHeader
-from lethe.ptx.launch import tensor_struct
+from lethe.ptx.launch import build_library, tensor_struct
+from tests.kernels.gdn import sm90_scan_case as cases
 
 WITH_DSL = pytest.mark.skipif(find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl")
+SMALL = {"dk": 128, "dv": 64, "erase": False, "packed": False, "direction": "both", "groups": 1}
+
+
+def meaningful(parameter: bytes) -> bytes:
+    """Half a tensor map, or an address and the first size: what stands behind may never have been written."""
+    return parameter[:64] if len(parameter) == 128 else parameter[:12]
+
+
 ROWS = Argument("x", "float16", ("slots", "H", 64, "d"))
 
 
@@ -85,11 +96,10 @@ def test_an_unknown_variant_lists_those_there_are(tmp_path):
 @WITH_DSL
 @pytest.mark.slow
 def test_a_library_loads_without_a_driver_and_refuses_cpu_tensors(tmp_path, monkeypatch):
-    options = {"dk": 128, "dv": 64, "erase": False, "packed": False, "direction": "both", "groups": 1}
-    build.build("scan", options, tmp_path)
+    build.build("scan", SMALL, tmp_path)
     monkeypatch.setenv("LETHE_GDN_LIBRARIES", str(tmp_path))
     monkeypatch.setattr(launch, "available", lambda: False)
-    scan = launch.Kernel(launch.find(Variant("scan", options)))
+    scan = launch.Kernel(launch.find(Variant("scan", SMALL)))
     values = {a.name: None for a in scan.variant.arguments} | {"U": torch.zeros(1, 1, 64, 64).half()}
     with pytest.raises(ValueError, match="takes CUDA tensors, not cpu tensors"):
         scan(**values)
@@ -107,3 +117,44 @@ def test_the_shim_needs_no_cuda_to_link(tmp_path):
     library = ctypes.CDLL(str(tmp_path / "k.so"))
     library.lethe_shim_error.restype = ctypes.c_char_p
     assert library.lethe_shim_error() == b""
+
+
+@WITH_DSL
+@pytest.mark.slow
+def test_a_call_launches_what_the_emulator_runs(monkeypatch):
+    """The loader against the CUDA runtime that launches nothing: same grid, block and parameters."""
+    scan = emulate.load("scan", **SMALL)
+    case = cases.draw(dv=64, erase=False)
+    arrays = case.arrays(scan)
+    (expected,) = scan.launches(arrays)
+    stem = scan.folder / scan.variant.name
+    kernel = launch.Kernel(stem.with_suffix(".json"))
+    library = ctypes.CDLL(str(build_library(stem.with_suffix(".o"))))
+    library.lethe_shim_error = lambda: b""
+    kernel._library, kernel._launch = library, getattr(library, kernel._launch.__name__)
+    monkeypatch.setattr(kernel, "_check", lambda values: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    found = []
+
+    def launched(name, grid, block, cluster, shared, parameters):
+        sizes = [len(p.data) for p in expected.parameters]
+        data = [ctypes.string_at(parameters[i], size) for i, size in enumerate(sizes)]
+        found.append((name.decode(), tuple(grid[:3]), tuple(block[:3]), shared, data))
+        return 0
+
+    triple = ctypes.POINTER(ctypes.c_uint)
+    addresses = ctypes.POINTER(ctypes.c_void_p)
+    callback = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_char_p, triple, triple, triple, ctypes.c_size_t, addresses
+    )
+    on_launch, on_attribute = (
+        callback(launched),
+        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda n: 232448),
+    )
+    library.lethe_capture_set(on_launch, on_attribute)
+    kernel(**{k: torch.from_numpy(v) if hasattr(v, "ctypes") else v for k, v in arrays.items()})
+    bound = expected.bind({k: v.ctypes.data for k, v in arrays.items() if hasattr(v, "ctypes")})
+    ((name, grid, block, shared, data),) = found
+    assert (name, grid, block, shared) == (expected.kernel, expected.grid, expected.block, expected.shared)
+    assert [meaningful(d) for d in data] == [meaningful(d) for d in bound]

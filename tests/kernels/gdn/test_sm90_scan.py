@@ -21,8 +21,15 @@ SLACK = 2.0**-14
 OUTPUTS = ("S", "D", "powers", "final", "dS0")
 
 
-def load(dv: int = 128, groups: int = 2, erase: bool = True, packed: bool = False, direction: str = "both"):
-    return emulate.load("scan", dk=128, dv=dv, erase=erase, packed=packed, direction=direction, groups=groups)
+def load(
+    dv: int = 128,
+    groups: int = 2,
+    erase: bool = True,
+    packed: bool = False,
+    direction: str = "both",
+    dk: int = 128,
+):
+    return emulate.load("scan", dk=dk, dv=dv, erase=erase, packed=packed, direction=direction, groups=groups)
 
 
 def check(scan, case, schedules=("early",)) -> dict:
@@ -81,6 +88,12 @@ def test_every_layout_is_right(dv, groups, erase, packed):
     cuts = (0, 1, 130, 150) if packed else None
     case = cases.draw(length=150 if packed else 192, dv=dv, cuts=cuts, erase=erase)
     check(load(dv, groups, erase, packed), case, ("early", 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dv", "groups"), [(128, 2), (64, 1)])
+def test_narrow_keys(dv, groups):
+    check(load(dv, groups, dk=64), cases.draw(192, dv=dv, dk=64), ("early", 1))
 
 
 @pytest.mark.slow

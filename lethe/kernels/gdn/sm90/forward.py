@@ -1,8 +1,8 @@
 """Kernel ``forward``: the states of `scan` in one direction, and the outputs of every chunk beside them.
 
 What a step adds is in `scan_outputs`; the rest is `scan`. A stage also holds Qh (as prep writes it without
-dO), A and a. With ``saves`` the states are stored for the backward pass, otherwise nothing but o and the final
-states leaves the kernel.
+dO), A and a. With ``saves`` the states are stored for the backward pass, otherwise only o and the final
+states leave the kernel.
 """
 
 import cuda.bindings.driver as cuda
@@ -44,8 +44,9 @@ def _variant(**options) -> Variant:
 
 
 VARIANTS = tuple(
-    _variant(io=io, dk=128, dv=dv, erase=erase, packed=packed, saves=saves, groups=1)
+    _variant(io=io, dk=dk, dv=dv, erase=erase, packed=packed, saves=saves, groups=1)
     for io in ("float16", "bfloat16")
+    for dk in (128, 64)
     for dv in (128, 64)
     for erase in (True, False)
     for packed in (False, True)

@@ -97,8 +97,9 @@ def _variant(**options) -> Variant:
 
 
 VARIANTS = tuple(
-    _variant(dk=128, dv=dv, erase=erase, packed=packed, direction=direction, groups=groups)
+    _variant(dk=dk, dv=dv, erase=erase, packed=packed, direction=direction, groups=groups)
     for direction in ("both", "reverse")
+    for dk in (128, 64)
     for dv, groups in ((128, 2), (128, 1), (64, 1))
     for erase in (True, False)
     for packed in (False, True)
@@ -177,7 +178,7 @@ class Scan:
         )
 
     def launch(self, tensors, vectors, starts, cu_seqlens, powers, ends, sequences, written, stream) -> None:
-        """Make the tensor maps of what is loaded and stored, and launch. ``written``: (o, scale), or empty."""
+        """Make the tensor maps of what is loaded and stored, and launch. ``written``: (o, scale) or empty."""
         moves = [parts.tma_load(tensors[name], *self.box(name)) for name in self.loaded]
         moves += [parts.tma_store(tensors[name], WARP_ROWS, self.dk) for name in self.stored]
         heads = cute.size(vectors[0], mode=[1])

@@ -111,7 +111,7 @@ class Consumer:
         lane = thread % 32
         zero = cutlass.Float32(0.0)
         added, keys, given = zero, zero, zero
-        for chunk in cutlass.range(lane, self.at.count, 32, unroll=1):
+        for chunk in cutlass.range(lane, self.at.count, 32, unroll=4):
             row = maxima[self.at.first + chunk, self.at.head, None]
             added = cute.arch.fmax(added, parts.finite(row[0 if self.way == FORWARD else 2]))
             keys = cute.arch.fmax(keys, parts.finite(row[1]))
