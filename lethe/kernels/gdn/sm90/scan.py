@@ -121,6 +121,7 @@ class Scan:
         self.dk, self.dv, self.groups = dk, dv, groups
         self.erase, self.packed = erase, packed
         self.ways = {"both": (FORWARD, REVERSE), "forward": (FORWARD,), "reverse": (REVERSE,)}[direction]
+        self.columns = dv // (GROUP * groups)
         self.consumers = 4 * groups
         self.pooled = groups > 1
         self.threads = 128 * (groups + 1) if self.pooled else 32 * (self.consumers + 1)
@@ -193,7 +194,7 @@ class Scan:
             sequences,
             written,
         ).launch(
-            grid=(self.dv // (GROUP * self.groups), sequences * heads, len(self.ways)),
+            grid=(sequences * heads * self.columns, len(self.ways), 1),
             block=(self.threads, 1, 1),
             stream=stream,
             use_pdl=True,
@@ -214,8 +215,9 @@ class Scan:
     ):
         decay, maxima = vectors[:2]
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        _, row, direction = cute.arch.block_idx()
+        block, direction, _ = cute.arch.block_idx()
         heads = cute.size(decay, mode=[1])
+        row, column = block // self.columns, block % self.columns
         n, h = row // heads, row % heads
         ring = self.allocate()
         if warp == self.consumers:
@@ -234,7 +236,7 @@ class Scan:
         else:
             count = cute.size(decay, mode=[0]) // sequences
             first = n * count
-        at = At(n, h, first, count, cu_seqlens)
+        at = At(n, h, column, first, count, cu_seqlens)
         names = self.loaded + self.stored
         moves = {name: (atoms[i], tensors[i]) for i, name in enumerate(names)}
         for position in cutlass.range_constexpr(len(self.ways)):
@@ -274,7 +276,6 @@ class Scan:
     @cute.jit
     def load(self, way: cutlass.Constexpr, moves, ring, vectors: tuple, at):
         """The loader warp: fill a stage for every chunk, in the order of the recurrence."""
-        column, _, _ = cute.arch.block_idx()
         copies = self.copies(way, moves, ring, at)
         bulk = [parts.bulk_load(cute.size(tensor, mode=[0])) for tensor in ring.vectors]
         for step in cutlass.range(at.count, unroll=1):
@@ -287,7 +288,7 @@ class Scan:
                 name, atom, to, source = copies[i]
                 count = self.groups if name in OWN else 1
                 for group in cutlass.range_constexpr(count):
-                    tile = column * self.groups + group
+                    tile = at.column * self.groups + group
                     if cutlass.const_expr(name == "U"):
                         part = source[None, 0, tile, slot]
                     elif cutlass.const_expr(name == "P"):

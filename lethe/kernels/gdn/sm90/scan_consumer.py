@@ -30,10 +30,11 @@ FORWARD, REVERSE = 0, 1
 
 @dataclass(frozen=True)
 class At:
-    """Which sequence, head, first slot and number of chunks a CTA has."""
+    """Which sequence, head, columns (of its own width), first slot and number of chunks a CTA has."""
 
     sequence: Any
     head: Any
+    column: Any
     first: Any
     count: Any
     cuts: Any
@@ -76,9 +77,8 @@ class Consumer:
     ):
         """All steps, between the initial and the final state."""
         thread, _, _ = cute.arch.thread_idx()
-        column, _, _ = cute.arch.block_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        tile = column * self.k.groups + warp // 4
+        tile = self.at.column * self.k.groups + warp // 4
         start, end = starts[self.way], ends[self.way]
         power = self.sequence_power(maxima, start, thread)
         if tile == 0:
