@@ -25,7 +25,7 @@ from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90 import parts
 from lethe.kernels.gdn.sm90.declare import Variant
 from lethe.kernels.gdn.sm90.out_decay import ChannelDecay, HeadDecay, NoDecay
-from lethe.kernels.gdn.sm90.out_fragments import Int32, store_zeros, two_to
+from lethe.kernels.gdn.sm90.out_fragments import Int32, store_rows_if, store_zeros, two_to
 from lethe.kernels.gdn.sm90.out_gates import finish
 from lethe.kernels.gdn.sm90.out_head import between_tokens
 from lethe.kernels.gdn.sm90.out_intra import as_columns, as_rows
@@ -147,7 +147,7 @@ class Out:
         )
         targets = tuple(tuple(made[name] for name in names) for names in self.spec.stored)
         scalars = tuple((given[name], made[f"d{name}"]) for name in self.spec.scalars)
-        self.kernel(loads, stores, targets, scalars, a, powers, cu_seqlens, q.shape[1], scale).launch(
+        self.kernel(loads, stores, targets, scalars, dg, a, powers, cu_seqlens, q.shape[1], scale).launch(
             grid=(programs, 1, 1),
             block=(THREADS + 128, 1, 1),
             stream=stream,
@@ -162,6 +162,7 @@ class Out:
         stores: tuple,
         targets: tuple,
         scalars: tuple,
+        dg: cute.Tensor,
         a: cute.Tensor,
         powers: cute.Tensor,
         cu_seqlens: cute.Tensor,
@@ -185,7 +186,7 @@ class Out:
                 self.move(base, barriers, loads, stores, targets, scalars, a, cu_seqlens, length)
         else:
             cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-            self.compute(base, barriers, thread, warp, scalars, a, powers, cu_seqlens, length, scale)
+            self.compute(base, barriers, thread, warp, (scalars, dg), a, powers, cu_seqlens, length, scale)
 
     @cute.jit
     def locate(self, slot: Int32, cu_seqlens: cute.Tensor, length: Int32):
@@ -210,8 +211,8 @@ class Out:
         return start, cutlass.min(end - start, Int32(CHUNK))
 
     def arrivals(self, barrier: int) -> int:
-        """Arrivals of a phase: of the loader (twice where it also stores numbers itself), or of each consumer warp."""
-        if barrier >= at.BARRIERS // 2:
+        """Of a phase: by the loader, twice where it also stores numbers itself, or by each consumer warp."""
+        if barrier >= at.LOADED:
             return WARPS
         return 2 if barrier == at.FULL_KEYS and self.spec.scalars else 1
 
@@ -255,6 +256,7 @@ class Out:
             store(base, self.stored[1], stores[1], targets[1], start, valid, head)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
         self.fetch(base, barriers, at.FULL_KEYS, to)
+        self.fetch(base, barriers, at.FULL_QUERIES, to)
 
     def fetch(self, base, barriers, number: int, to: tuple) -> None:
         """Load one set of tiles."""
@@ -270,7 +272,7 @@ class Out:
             load_row(base, at.SMALL_A, a, work, barriers + number)
 
     @cute.jit
-    def compute(self, base, barriers, thread, warp, scalars, a, powers, cu_seqlens, length, scale):
+    def compute(self, base, barriers, thread, warp, gates, a, powers, cu_seqlens, length, scale):
         """The consumer warps."""
         first, _, _ = cute.arch.block_idx()
         programs, _, _ = cute.arch.grid_dim()
@@ -281,14 +283,12 @@ class Out:
             start, valid = self.locate(slot, cu_seqlens, length)
             if valid > 0:
                 states = [two_to(-powers[slot, head, n]) for n in range(2)]
-                self.chunk(
-                    base, barriers, thread, warp, count & 1, scalars, start, valid, head, states, scale
-                )
+                self.chunk(base, barriers, thread, warp, count & 1, gates, start, valid, head, states, scale)
                 count = count + 1
 
-    def chunk(self, base, barriers, thread, warp, phase, scalars, start, valid, head, states, scale) -> None:
+    def chunk(self, base, barriers, thread, warp, phase, gates, start, valid, head, states, scale) -> None:
         """One chunk, traced."""
-        spec = self.spec
+        spec, (scalars, dg) = self.spec, gates
         place = Place(base.toint(), thread, warp, spec.panels)
         operands = at.Operands(base, place.group)
         outputs = {name: pair[1] for name, pair in zip(spec.scalars, scalars, strict=True)}
@@ -306,22 +306,22 @@ class Out:
             by_one = (1 - cutlass.min(warp, 1)) * valid
             store_tokens(outputs[name], place.lane, start, by_one, head, *pair)
 
-        arrived(at.FULL_KEYS)
         arrived(at.FULL_STATES)
         clear(place.base, barriers, thread, phase, valid)
         decay = {"channel": ChannelDecay, "head": HeadDecay, "none": NoDecay}[spec.gate](place)
-        do = scale_keys(place, spec, decay)
+        do = scale_keys(place, spec, decay, arrived)
         written, adjoint = written_and_adjoint(place, spec, operands, do, states, arrived)
         n, r = hand_on(place, spec, written, adjoint, done)
         if spec.write == "head":
             store_sums("w", at.W)
+        arrived(at.FULL_QUERIES)
         found = with_states(place, spec, operands, decay, (do, n, r), states, scale, done)
         if spec.gate == "channel":
             results = between_rows(place, spec, decay, found)
         else:
             results = between_tokens(place, spec, operands, decay, found)
         done(at.DONE_SQUARES)
-        finish(place, spec, *results[:3], found.kept, results[3])
+        at_decay = finish(place, spec, *results[:3], found.kept, results[3])
         publish()
         if "head" in (spec.gate, spec.erase):
             meet()
@@ -330,6 +330,20 @@ class Out:
             if spec.erase == "head":
                 store_sums("b", at.B)
         done(at.DONE_KEYS)
+        if spec.gate == "channel":
+            store_decay(place, dg, start, valid, head, at_decay)
+
+
+def store_decay(place: Place, target, start, valid, head, values: list) -> None:
+    """dg of one gate a channel, from registers: 32 bytes a token and quad of lanes."""
+    heads, row = target.shape[2], place.column * 2
+    channel = place.warp * 16 + place.row
+    first = (target.iterator + cutlass.Int64((start + row) * heads + head) * DK + channel).toint()
+    for t in range(8):
+        for e in range(2):
+            address = first + cutlass.Int64(heads) * (4 * DK * (8 * t + e))
+            i = 4 * t + e
+            store_rows_if(row + (8 * t + e), valid, address, [values[i], values[i + 2]])
 
 
 def between_rows(place: Place, spec: Spec, decay: ChannelDecay, found) -> tuple:
@@ -343,14 +357,15 @@ def between_rows(place: Place, spec: Spec, decay: ChannelDecay, found) -> tuple:
         columns.append((faded, found.erasing))
     ended = as_rows(rows, keys, decay, found.dk, place)
     as_columns(found.dk, columns, decay, place)
-    return found.dq, found.dp, found.dk, ended
+    return found.dq.values, found.dp.values, found.dk.values, ended
 
 
 @cute.jit
 def clear(base: Int32, barriers: cute.Pointer, thread: Int32, phase: Int32, valid: Int32):
     """Zero the rows past the end of a sequence in every tile of inputs, which lie panel after panel."""
     if valid < CHUNK:
-        cute.arch.mbarrier_wait(barriers + at.FULL_VALUES, phase)
+        for n in cutlass.range_constexpr(at.LOADED):
+            cute.arch.mbarrier_wait(barriers + n, phase)
         chunk = thread % 128
         for row in cutlass.range(valid + thread // 128, CHUNK, 2, unroll=1):
             store_zeros(base + (chunk // 8) * 8192 + row * 128 + (chunk % 8) * 16)

@@ -7,14 +7,12 @@ In log2 units ``x = G log2(e)``, and m = x at the middle row of a block of 16 to
 channel that is at most 1. References r are x at rows 16, 32 and 48; ``gamma`` is x at the last row.
 """
 
-from cutlass import cute
-
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90.out_fragments import (
     LOG2E,
     Float32,
     Int32,
-    choose,
+    add_in_quad,
     exp2,
     load_float,
     of_quad,
@@ -34,11 +32,9 @@ class ChannelDecay:
         for h in HALVES:
             before = Float32(0.0)
             for t in range(8):
-                first, second = (load_float(place.gate[h][e], 1024 * t) * LOG2E for e in HALVES)
-                earlier, total = _prefix(first + second, lane)
-                x[4 * t + 2 * h] = before + earlier + first
-                x[4 * t + 2 * h + 1] = before + earlier + (first + second)
-                before = before + total
+                first, second = (load_float(place.gate[h][e], 1024 * t) for e in HALVES)
+                one, two, before = _run(first, second, before, lane)
+                x[4 * t + 2 * h], x[4 * t + 2 * h + 1] = one, two
         row = lambda n: [of_quad(x[4 * (n // 8) + 2 * h + n % 2], lane, n % 8 // 2) for h in HALVES]  # noqa: E731
         self.middle = [row(16 * b + 8) for b in BLOCKS]
         self.r16, self.r32, self.r48, self.gamma = row(16), row(32), row(48), row(63)
@@ -47,6 +43,14 @@ class ChannelDecay:
         self.after = [self.r16, self.r32, self.r48, self.gamma]
         self.x = x
         self.e = [exp2(x[i] - self.middle[i // 8][i // 2 % 2]) for i in range(32)]
+
+    def from_start(self, b: int) -> list:
+        """What e is multiplied by to give e^G."""
+        return [exp2(m) for m in self.middle[b]]
+
+    def to_end(self, b: int) -> list:
+        """What 1/e is multiplied by to give e^(Gam - G)."""
+        return between(self.gamma, self.middle[b])
 
     def early(self, b: int) -> list:
         """e^G of block b."""
@@ -70,10 +74,8 @@ class HeadDecay:
         for b in BLOCKS:
             values = place.scalars(at.SMALL_G, b)
             for t in range(2):
-                first, second = (values[4 * t + e] * LOG2E for e in HALVES)
-                earlier, total = _prefix(first + second, place.lane)
-                self.x += [before + earlier + first, before + earlier + (first + second)]
-                before = before + total
+                one, two, before = _run(values[4 * t], values[4 * t + 1], before, place.lane)
+                self.x += [one, two]
         self.gamma = of_quad(self.x[15], place.lane, 3)
         mine = (place.warp * 8 + place.row) == Int32(0)
         for i, x in enumerate(self.x):
@@ -92,7 +94,7 @@ class HeadDecay:
         return [exp2(self.gamma)] * 2
 
     def ratios(self, place) -> list:
-        """e^(G_i - G_j) for the rows i and columns j that the thread holds of a square; anything for i < j."""
+        """e^(G_i - G_j) for the thread's rows i and columns j of a square; anything for i < j."""
         rows = [self._row(place, h) for h in HALVES]
         return [exp2(rows[i // 2 % 2] - self.x[2 * (i // 4) + i % 2]) for i in range(32)]
 
@@ -129,18 +131,8 @@ def between(later: list, earlier: list) -> list:
     return [exp2(late - early) for late, early in zip(later, earlier, strict=True)]
 
 
-def _prefix(pair, lane):
-    """(sum of the lanes before in the quad, sum of the quad)."""
-    c = lane & Int32(3)
-    clamp = 0x1C00
-    up = cute.arch.shuffle_sync_up
-    one = up(pair, 1, mask_and_clamp=clamp)
-    found = pair + _unless_first(one, c, 1)
-    found = found + _unless_first(up(found, 2, mask_and_clamp=clamp), c, 2)
-    earlier = _unless_first(up(found, 1, mask_and_clamp=clamp), c, 1)
-    return earlier, of_quad(found, lane, 3)
-
-
-def _unless_first(value, c, count: int):
-    """0 in the first `count` lanes of a quad."""
-    return choose(c >= Int32(count), value, Float32(0.0))
+def _run(first, second, before, lane) -> tuple:
+    """The running sums at a thread's two tokens of eight, and behind the eight, in log2 units."""
+    found = add_in_quad(add_in_quad(first + second, "up", 1), "up", 2)
+    two = before + found * LOG2E
+    return two - second * LOG2E, two, before + of_quad(found, lane, 3) * LOG2E

@@ -74,6 +74,27 @@ def tf32(x):
     return asm("cvt.rna.tf32.f32 $0, $1;", "r", [x], "f")
 
 
+def tf32_operand(x):
+    """Bits that a tensor core, which ignores the low 13, reads as x rounded to tf32, ties away.
+
+    A NaN with all bits set would be lost."""
+    return as_bits(x) + Int32(0x1000)
+
+
+def add_in_quad(value, direction: str, distance: int):
+    """value + that of the lane ``distance`` lower (up) or higher (down) in the quad, if there is one."""
+    clamp = {"up": "0x1c00", "down": "0x1c1f"}[direction]
+    return asm(
+        "{\n\t.reg .pred p;\n\t.reg .f32 t;\n\t"
+        f"shfl.sync.{direction}.b32 t|p, $1, {distance}, {clamp}, 0xffffffff;\n\t"
+        "mov.f32 $0, $1;\n\t@p add.f32 $0, $1, t;\n\t}",
+        "f",
+        [value],
+        "f",
+        True,
+    )
+
+
 def pack(low, high, dtype=cutlass.Float16):
     """Two float32 as one word of float16 or bfloat16, to nearest even."""
     name = "f16x2" if dtype is cutlass.Float16 else "bf16x2"
@@ -121,6 +142,17 @@ def binade(most):
 def two_to(power):
     """2^power of an int32 within [-126, 127]."""
     return as_float((power + Int32(127)) << 23)
+
+
+def largest_packed(words: Sequence, dtype):
+    """`largest` of packed words."""
+    name = "f16x2" if dtype is HALF else "bf16x2"
+    found = None
+    for word in words:
+        bits = word & Int32(0x7FFF7FFF)
+        found = bits if found is None else asm(f"max.NaN.{name} $0, $1, $2;", "r", [found, bits], "rr")
+    low, high = unpack(found, dtype)
+    return largest([low, high])
 
 
 def load_matrices(address, transposed: bool = False):
@@ -214,6 +246,13 @@ def store_if(condition, address, value) -> None:
     flag = Int32(select_(condition, Int32(1), Int32(0)))
     text = "{\n\t.reg .pred p;\n\tsetp.ne.s32 p, $2, 0;\n\t@p st.shared.f32 [$0], $1;\n\t}"
     asm(text, "", [address, value, flag], "rfr", True)
+
+
+def store_rows_if(token, valid, address, values: Sequence) -> None:
+    """Two float32 to global memory, 32 bytes apart, if the token is one of the valid."""
+    text = "{\n\t.reg .pred p;\n\tsetp.lt.s32 p, $3, $4;\n\t"
+    text += "@p st.global.f32 [$0], $1;\n\t@p st.global.f32 [$0+32], $2;\n\t}"
+    asm(text, "", [address, *values, token, valid], "lffrr", True)
 
 
 def store_zeros(address) -> None:

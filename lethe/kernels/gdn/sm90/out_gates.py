@@ -4,22 +4,17 @@ Everything is a warp's own: dq, dk and db replace q, k and b in its columns, and
 that makes dg of dG takes shuffles in quads. Gates that are one number a head go by way of `out_sums`.
 """
 
-from cutlass import cute
-
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES
-from lethe.kernels.gdn.sm90.out_fragments import Float32, Int32, choose, of_quad, sum_of_quad
+from lethe.kernels.gdn.sm90.out_fragments import Float32, add_in_quad, choose, of_quad, sum_of_quad
 from lethe.kernels.gdn.sm90.out_place import Place
 from lethe.kernels.gdn.sm90.out_spec import Spec
 from lethe.kernels.gdn.sm90.out_sums import leave_sums
 from lethe.kernels.gdn.sm90.out_values import erased
 
-QUAD = 0x1C1F
-"""Segments of four lanes, clamped at the last, for a shuffle downwards."""
 
-
-def finish(place: Place, spec: Spec, dq: list, dp: list, dk: list, kept: list, ended: list) -> None:
-    """Write dq, dk, db and dg, or its sums, to shared memory.
+def finish(place: Place, spec: Spec, dq: list, dp: list, dk: list, kept: list, ended: list) -> list:
+    """Write dq, dk and db, and sums of gates that are one number a head, to shared memory; return dg.
 
     dq, dp, dk: without the causal diagonal and b dp. ``kept``: `out_pairs.Adjoints`; ``ended``: this thread's
     part of ``sum_j Kt_j dKt_j``, both by channel.
@@ -49,6 +44,7 @@ def finish(place: Place, spec: Spec, dq: list, dp: list, dk: list, kept: list, e
         leave_sums(place, at.B, at_erase)
     if spec.decays:
         _decay_gradient(place, spec, at_decay, kept, ended)
+    return at_decay
 
 
 def _decay_gradient(place: Place, spec: Spec, at_decay: list, kept: list, ended: list) -> None:
@@ -63,15 +59,11 @@ def _decay_gradient(place: Place, spec: Spec, at_decay: list, kept: list, ended:
 
 
 def _sum_back(place: Place, at_decay: list, h: int) -> None:
-    """dg_i = sum of dG_j over j >= i, for one channel of the thread."""
-    down, c = cute.arch.shuffle_sync_down, place.column
+    """dg_i = sum of dG_j over j >= i, for one channel of the thread, in place."""
     later = Float32(0.0)
     for t in reversed(range(8)):
-        first, second = (at_decay[4 * t + 2 * h + e] for e in HALVES)
-        pair = first + second
-        found = pair + choose(c < Int32(3), down(pair, 1, mask_and_clamp=QUAD), Float32(0.0))
-        found = found + choose(c < Int32(2), down(found, 2, mask_and_clamp=QUAD), Float32(0.0))
-        after = choose(c < Int32(3), down(found, 1, mask_and_clamp=QUAD), Float32(0.0))
-        place.put_gate(t, h, 1, later + after + second)
-        place.put_gate(t, h, 0, later + after + pair)
+        i = 4 * t + 2 * h
+        found = add_in_quad(add_in_quad(at_decay[i] + at_decay[i + 1], "down", 1), "down", 2)
+        total = later + found
+        at_decay[i], at_decay[i + 1] = total, total - at_decay[i]
         later = later + of_quad(found, place.lane, 0)

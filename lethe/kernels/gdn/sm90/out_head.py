@@ -10,6 +10,7 @@ from cutlass.cute.nvgpu import warpgroup
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90.out_decay import BLOCKS
 from lethe.kernels.gdn.sm90.out_fragments import HALF, Float32, pack_all, reciprocal
+from lethe.kernels.gdn.sm90.out_intra import Sums
 from lethe.kernels.gdn.sm90.out_pairs import Adjoints
 from lethe.kernels.gdn.sm90.out_place import Place
 from lethe.kernels.gdn.sm90.out_spec import Spec
@@ -21,13 +22,13 @@ def between_tokens(place: Place, spec: Spec, o: at.Operands, decay, found: Adjoi
     early = [x for b in BLOCKS for x in decay.early(b)]
     late = [x for b in BLOCKS for x in decay.late(b)]
     ended = [Float32(0.0)] * 2
-    dk = [x * y for x, y in zip(found.dk, late, strict=True)]
+    dk = _natural(found.dk, late)
     if spec.decays:
         for b in BLOCKS:
             for i, k in enumerate(place.keys.values(at.K, b, spec.dtype)):
                 ended[i // 2 % 2] = ended[i // 2 % 2] + k * dk[8 * b + i]
-    dq = [x * y for x, y in zip(found.dq, early, strict=True)]
-    dp = [x * y for x, y in zip(found.dp, early, strict=True)] if spec.erases else []
+    dq = _natural(found.dq, early)
+    dp = _natural(found.dp, early) if spec.erases else []
     k, q = _operand(place, spec, o, at.K), _operand(place, spec, o, at.Q)
     one, two = found.causal.unit, found.erasing.unit
     rows, columns = _sums(dq, one), _sums(dk, one)
@@ -52,6 +53,10 @@ def between_tokens(place: Place, spec: Spec, o: at.Operands, decay, found: Adjoi
         one_k = one
     warpgroup.wait_group(0)
     return [rows[i] * one for i in range(32)], dp, [columns[i] * one_k for i in range(32)], ended
+
+
+def _natural(sums: Sums, factors: list) -> list:
+    return [x * (factor * sums.unit) for x, factor in zip(sums.values, factors, strict=True)]
 
 
 def _sums(values: list, unit):

@@ -9,7 +9,7 @@ offset     bytes  contents, then what takes its place
 ``V``      16 K   v, then dv
 ``W``      16 K   w, then dw
 ``DO``     16 K   dO; bfloat16 is converted in place to float16 with a power of two
-``G``      32 K   g (float32); then Ph | Kt (float16); then N | R (float16); then dg (float32)
+``G``      32 K   g (float32); then Ph | Kt (float16); then N | R (float16)
 ``S``      32 K   S^T [dv, dk]
 ``D``      32 K   D^T [dv, dk]
 ``A``       8 K   A, then dA below its diagonal blocks (float16)
@@ -45,12 +45,12 @@ SMALL_A, SMALL_DA, SMALL_MAXIMA, SMALL_X, SMALL_G, SMALL_B, SMALL_W = (SMALL + 2
 BAR = SMALL + 2048
 BYTES = BAR + 128
 
-FULL_STATES, FULL_VALUES, FULL_SQUARES, FULL_KEYS = range(4)
-DONE_STATES, DONE_VALUES, DONE_SQUARES, DONE_KEYS = range(4, 8)
-BARRIERS = 8
-"""Each set of tiles has a barrier that says they are loaded (``states``: S, D, dO; ``values``: v, w;
-``squares``: A, T, a; ``keys``: q, k, b, g) and one that says they may be replaced, after what stands there
-has been stored."""
+FULL_STATES, FULL_VALUES, FULL_SQUARES, FULL_KEYS, FULL_QUERIES = range(5)
+DONE_STATES, DONE_VALUES, DONE_SQUARES, DONE_KEYS = range(5, 9)
+BARRIERS, LOADED = 9, 5
+"""Each set of tiles has a barrier that says they are loaded (``states``: S, D, dO, g; ``values``: v, w;
+``squares``: A, T, a; ``keys``: k, b; ``queries``: q), and one that says they may be replaced, after what
+stands there has been stored (q with k and b)."""
 
 KEYS, MN = OperandMajorMode.K, OperandMajorMode.MN
 

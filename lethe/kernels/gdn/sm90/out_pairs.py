@@ -8,23 +8,24 @@ tiles' units: a product times 2^-8 is at most 2^15, so that dA and dM need no ma
 from dataclasses import dataclass
 from typing import Any
 
+from cutlass import cute
 from cutlass.cute.nvgpu import warpgroup
 
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90.out_decay import HALVES
 from lethe.kernels.gdn.sm90.out_fragments import (
-    HALF,
     Float32,
     Int32,
+    as_float,
     choose,
+    multiply,
     pack_all,
     store_if,
     store_matrices,
     store_two,
-    sum_of_quad,
-    unpack,
+    tf32,
 )
-from lethe.kernels.gdn.sm90.out_intra import Square
+from lethe.kernels.gdn.sm90.out_intra import Square, Sums
 from lethe.kernels.gdn.sm90.out_place import Place
 from lethe.kernels.gdn.sm90.out_spec import Spec
 from lethe.kernels.gdn.sm90.out_values import Scaled, meet, publish
@@ -34,13 +35,14 @@ SMALLER = 2.0**-8
 
 @dataclass(frozen=True)
 class Adjoints:
-    """Fragments [d_k, tokens] before the decays: ``dq`` and ``dp`` in units of e^G, ``dk`` of e^(Gam - G); dA
-    (``causal``) and dM (``erasing``); ``kept``: ``e^Gam rowsum(S D)`` by channel. ``dp`` is empty without b,
-    ``kept`` without g."""
+    """Fragments [d_k, tokens] before the decays: ``dq`` and ``dp`` without e^G, ``dk`` without e^(Gam - G);
+    dA (``causal``) and dM (``erasing``); ``kept``: ``e^Gam rowsum(S D)`` by channel.
 
-    dq: list
-    dp: list
-    dk: list
+    Without b there is nothing in ``dp``, without g nothing in ``kept``."""
+
+    dq: Sums
+    dp: Sums
+    dk: Sums
     causal: Square
     erasing: Square
     kept: list[Any]
@@ -81,22 +83,26 @@ def with_states(
     done(at.DONE_STATES)
     meet()
     factors = do.down * states[0] * scale, r.down * states[0] * -1.0, n.down * states[1]
-    dq, dp, dk = ([x[i] * f for i in range(32)] for x, f in zip((dq, dp, dk), factors, strict=True))
+    dq, dp, dk = (Sums([x[i] for i in range(32)], f) for x, f in zip((dq, dp, dk), factors, strict=True))
     larger = 1 / SMALLER
     causal = Square(at.A, at.DIAG, n.down * do.inverse * scale * larger)
     erasing = Square(at.T, at.DIAG + at.DIAG_MATRIX, n.down * r.down * larger)
-    return Adjoints(dq, dp if spec.erases else [], dk, causal, erasing, kept)
+    return Adjoints(dq, dp, dk, causal, erasing, kept)
 
 
 def _common(place: Place, spec: Spec, decay, power) -> list:
-    """e^Gam rowsum(S D) by channel; `power` undoes the scales of the tiles."""
-    sums = [Float32(0.0)] * 2
+    """e^Gam rowsum(S D) by channel; `power` undoes the scales of the tiles.
+
+    The diagonal of S^T D over the warp's channels by mma.sync, eight columns for each of the two halves.
+    """
+    sums = [[Float32(0.0)] * 4 for _ in HALVES]
     for rows in range(spec.dv // 16):
-        tiles = (place.state.words(tile, rows) for tile in (at.S, at.D))
-        for i, (s, d) in enumerate(zip(*tiles, strict=True)):
-            (s0, s1), (d0, d1) = unpack(s, HALF), unpack(d, HALF)
-            sums[i % 2] = sums[i % 2] + s0 * d0 + s1 * d1
-    return [whole * (sum_of_quad(x) * power) for whole, x in zip(decay.whole(), sums, strict=True)]
+        s, d = (place.state.words(tile, rows) for tile in (at.S, at.D))
+        sums = [multiply(x, s, d[h::2]) for h, x in enumerate(sums)]
+    even, source = (place.row & 1) == 0, (place.lane & Int32(~3)) + (place.row >> 1)
+    own = [choose(even, x[2 * h], x[2 * h + 1]) for h, x in enumerate(sums)]
+    totals = [cute.arch.shuffle_sync(x, source) for x in own]
+    return [whole * (x * power) for whole, x in zip(decay.whole(), totals, strict=True)]
 
 
 def _hand_on(place: Place, spec: Spec, decay, pair: list, half, natural) -> None:
@@ -131,7 +137,8 @@ def _hand_on(place: Place, spec: Spec, decay, pair: list, half, natural) -> None
 
 
 def _diagonal(place: Place, block: list) -> None:
-    """The warp's diagonal block of 16, strictly lower, in natural units."""
+    """The warp's diagonal block of 16, strictly lower, in natural units, rounded to tf32."""
+    block = [as_float(tf32(x)) for x in block]
     matrix = place.base + Int32(at.DIAG) + place.group * at.DIAG_MATRIX + (place.warp & 3) * at.DIAG_BLOCK
     below = [place.row > place.column * 2 + e for e in HALVES]
     for h in HALVES:

@@ -12,7 +12,6 @@ from lethe.kernels.gdn.sm90.out_fragments import (
     load_matrices,
     load_two,
     pack,
-    store_float,
     store_matrices,
     unpack,
 )
@@ -75,10 +74,6 @@ class Place:
     def square(self, tile: int, rows, chunk):
         """Address of this lane's row ``8 rows + within`` and 16-byte chunk of a [64, 64] float16 panel."""
         return self.base + tile + rows * 1024 + self.within * 128 + ((chunk ^ self.within) << 4)
-
-    def put_gate(self, t: int, h: int, e: int, value) -> None:
-        """One float32 of the tile of g."""
-        store_float(self.gate[h][e], value, 1024 * t)
 
     def scalars(self, offset: int, b: int) -> list:
         """64 float32, one a token, as the eight of block b of a fragment."""

@@ -54,18 +54,20 @@ class Spec:
         wide = [
             n for n, kind in zip("gbw", (self.gate, self.erase, self.write), strict=True) if kind == "channel"
         ]
-        keys = tuple(n for n in "bg" if n in wide)
         return (
-            ("S", "D", "do"),
+            ("S", "D", "do", *(n for n in "g" if n in wide)),
             ("v", *(n for n in "w" if n in wide)),
             ("A", *(n for n in "T" if self.erases)),
-            ("q", "k", *keys),
+            ("k", *(n for n in "b" if n in wide)),
+            ("q",),
         )
 
     @property
     def stored(self) -> tuple[tuple[str, ...], ...]:
-        """Gradients in tiles: those that stand in the second set, and those in the last."""
-        return tuple(tuple(f"d{name}" for name in self.sets[n]) for n in (1, 3))
+        """Gradients in tiles: those that stand in the second set, and those in the last two."""
+        return tuple(
+            tuple(f"d{name}" for name in names) for names in (self.sets[1], self.sets[3] + self.sets[4])
+        )
 
     def arguments(self) -> tuple[Argument, ...]:
         """The declaration of this variant."""

@@ -23,6 +23,7 @@ from lethe.kernels.gdn.sm90.out_fragments import (
     binade,
     choose,
     largest,
+    largest_packed,
     load_float,
     pack,
     pack_all,
@@ -56,9 +57,9 @@ def publish() -> None:
     cute.arch.fence_proxy("async.shared", space="cta")
 
 
-def leave_maximum(place: Place, which: int, values: list) -> None:
+def leave_maximum(place: Place, which: int, most) -> None:
     """Put the warp's largest magnitude where `common` finds it, one barrier later."""
-    store_float(place.base + Int32(at.SMALL_MAXIMA + 32 * which) + place.warp * 4, largest(values))
+    store_float(place.base + Int32(at.SMALL_MAXIMA + 32 * which) + place.warp * 4, most)
 
 
 def common(place: Place, which: int):
@@ -72,10 +73,12 @@ def erased(place: Place, spec: Spec, b: int) -> list:
     return place.keys.values(at.B, b, spec.dtype) if spec.erase == "channel" else place.scalars(at.SMALL_B, b)
 
 
-def scale_keys(place: Place, spec: Spec, decay) -> Scaled:
+def scale_keys(place: Place, spec: Spec, decay, arrived) -> Scaled:
     """Ph and Kt to where g was, dO to float16; what dO is scaled by. Two barriers."""
     words = [place.vals.words(at.DO, b) for b in BLOCKS]
-    leave_maximum(place, 0, [x for block in words for x in unpack_all(block, spec.dtype)])
+    most = largest_packed([word for block in words for word in block], spec.dtype)
+    leave_maximum(place, 0, most)
+    arrived(at.FULL_KEYS)
     meet()
     up, down = binade(common(place, 0))
     for b in BLOCKS:
@@ -109,7 +112,9 @@ def _written_values(place: Place, spec: Spec) -> list:
 
 
 def written_and_adjoint(place: Place, spec: Spec, o: at.Operands, do: Scaled, states: list, arrived) -> tuple:
-    """(N, R) as float32 fragments [d_v, tokens]; ``states``: what undoes the powers of S and D.
+    """(N, what undoes its scale) and R as float32 fragments [d_v, tokens].
+
+    ``states``: what undoes the powers of S and D.
 
     ``arrived(barrier)`` waits for a set of tiles.
     """
@@ -141,12 +146,12 @@ def written_and_adjoint(place: Place, spec: Spec, o: at.Operands, do: Scaled, st
     warpgroup.wait_group(1 if spec.erases else 0)
     adjoint = [own[i] + z[i] * do.down + y[i] * states[1] for i in range(32)]
     if not spec.erases:
-        return wv, adjoint
+        return (wv, Float32(1.0)), adjoint
     down_r = _start(z, half[1][1], adjoint)
     at.product(o.rm, z, half[1][0], at.operand_b(o.rm, o.mn_major(at.T, 64)), True)
     warpgroup.commit_group()
     warpgroup.wait_group(0)
-    return [x[i] * down_n for i in range(32)], [z[i] * down_r for i in range(32)]
+    return ([x[i] for i in range(32)], down_n), [z[i] * down_r for i in range(32)]
 
 
 def _start(sums, words, values: list):
@@ -161,20 +166,21 @@ def _start(sums, words, values: list):
     return down
 
 
-def hand_on(place: Place, spec: Spec, written: list, adjoint: list, done) -> tuple[Scaled, Scaled]:
+def hand_on(place: Place, spec: Spec, written: tuple, adjoint: list, done) -> tuple[Scaled, Scaled]:
     """dv and dw over v and w; N and R as float16 over Ph and Kt; how they are scaled. Two barriers.
 
     With d_v = 64 both groups hold the same: the first puts dv and N, the second dw and R.
     """
-    leave_maximum(place, 1, written)
-    leave_maximum(place, 2, adjoint)
+    leave_maximum(place, 1, largest(written[0]) * written[1])
+    leave_maximum(place, 2, largest(adjoint))
     gradients = _value_gradients(place, spec, adjoint)
     meet()
     for tile, blocks in gradients:
         for b, words in zip(BLOCKS, blocks, strict=True):
             place.vals.put_words(tile, b, words)
     n, r = (Scaled(up, down, down) for up, down in (binade(common(place, which)) for which in (1, 2)))
-    tiles = [(Int32(at.N), [x * n.up for x in written]), (Int32(at.R), [x * r.up for x in adjoint])]
+    to_n = written[1] * n.up
+    tiles = [(Int32(at.N), [x * to_n for x in written[0]]), (Int32(at.R), [x * r.up for x in adjoint])]
     for tile, values in tiles if spec.panels == 2 else [_of_group(place, *tiles)]:
         for b in BLOCKS:
             place.vals.put(tile, b, values[8 * b : 8 * b + 8])
