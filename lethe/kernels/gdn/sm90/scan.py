@@ -55,7 +55,8 @@ OWN = ("U", "P")
 """Tiles that each warp group has for itself: its columns. The others serve all groups of a CTA."""
 
 CONSUMER_REGISTERS, LOADER_REGISTERS = 232, 40
-"""With two warp groups a third one takes the loader, so that registers can be handed over by setmaxnreg."""
+"""Two warp groups with 64 registers of state a thread need more than a launch can give to all: a third group
+takes the loader, and registers are handed over by setmaxnreg."""
 
 
 def _arguments(dk: int, dv: int, erase: bool, packed: bool, direction: str) -> tuple[Argument, ...]:
@@ -123,7 +124,7 @@ class Scan:
         self.ways = {"both": (FORWARD, REVERSE), "forward": (FORWARD,), "reverse": (REVERSE,)}[direction]
         self.columns = dv // (GROUP * groups)
         self.consumers = 4 * groups
-        self.pooled = groups > 1
+        self.pooled = groups > 1 and dk > 64
         self.threads = 128 * (groups + 1) if self.pooled else 32 * (self.consumers + 1)
         self.loaded = tuple(dict.fromkeys(name for way in self.ways for name in self.tiles(way)))
         self.stored = tuple("SD"[way] for way in self.ways) if self.saves else ()
