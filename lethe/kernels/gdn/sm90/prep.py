@@ -94,10 +94,10 @@ MEMBERS = (
 """How g, b and w come in GDN-2, KDA, GDN, DeltaNet, GLA, SSD and linear attention."""
 
 VARIANTS = tuple(
-    _variant(io=io, dk=128, dv=dv, gate=gate, erase=erase, write=write, packed=packed, adjoint=adjoint)
+    _variant(io=io, dk=dk, dv=dv, gate=gate, erase=erase, write=write, packed=packed, adjoint=adjoint)
     for gate, erase, write in MEMBERS
     for io in DTYPES
-    for dv in (128, 64)
+    for dk, dv in ((128, 128), (128, 64), (64, 64), (64, 128))
     for packed in (False, True)
     for adjoint in (True, False)
 )

@@ -75,7 +75,7 @@ class Sums:
                 self.sums.append(total[e])
 
     def leave_totals(self, totals, steep, warp) -> None:
-        """Write the part's totals to ``totals[part, channel]``, and for each warp whether it saw a steep one."""
+        """Write the part's totals to ``totals[part, channel]``, and whether the warp saw a steep one."""
         registers.store_two(totals + self.part * (4 * self.dk) + self.pair * 8, *self.sums[-2:])
         first = [self.sums[e] if self.count == BLOCK else Float32(0.0) for e in (0, 1)]
         fall = registers.larger(first[0] - self.sums[-2], first[1] - self.sums[-1])

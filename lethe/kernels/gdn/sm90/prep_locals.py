@@ -45,7 +45,7 @@ def scaled_keys(
     thread, dk: cutlass.Constexpr, tiles: tuple, decay: cutlass.Constexpr, targets: tuple,
     queries: cutlass.Constexpr,
 ):  # fmt: skip
-    """Kt to memory, eight channels at once by 128 threads, and Qh to where `queries` says ("place", "memory");
+    """Kt to memory, eight channels at once by 128 threads; Qh to where `queries` says ("place", "memory");
     the warp's largest |Kt|."""
     pieces = dk // 8
     step = THREADS // pieces
