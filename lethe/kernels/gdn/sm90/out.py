@@ -308,6 +308,8 @@ class Out:
 
         arrived(at.FULL_STATES)
         clear(place.base, barriers, thread, phase, valid)
+        if spec.gate == "head":
+            arrived(at.FULL_KEYS)
         decay = {"channel": ChannelDecay, "head": HeadDecay, "none": NoDecay}[spec.gate](place)
         do = scale_keys(place, spec, decay, arrived)
         written, adjoint = written_and_adjoint(place, spec, operands, do, states, arrived)
