@@ -77,16 +77,23 @@ def listed(sums: cute.Tensor) -> list:
     return [sums[i] for i in range(cute.size(sums))]
 
 
-def start(
-    sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, major, thread, columns: int, fresh=False
-) -> None:
-    """Issue sums += A B (sums = A B if fresh) as one group of wgmmas."""
-    mma = parts.mma(columns, major, warpgroup.OperandSource.RMEM)
-    right = mma.make_fragment_B(mma.get_slice(thread % 128).partition_B(b))
+def start(sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, major, thread, fresh=False) -> None:
+    """Issue sums += A B (sums = A B if fresh) as one group of wgmmas.
+
+    A is packed words, or a tile whose M is contiguous.
+    """
+    words = a.memspace == cute.AddressSpace.rmem
+    source = warpgroup.OperandSource.RMEM if words else warpgroup.OperandSource.SMEM
+    shape = (64, 2 * cute.size(sums), 16)
+    operation = warpgroup.MmaF16BF16Op(parts.HALF, Float32, shape, source, KEYS if words else MN, major)
+    mma = cute.make_tiled_mma(operation)
+    mine = mma.get_slice(thread % 128)
+    left = a if words else mma.make_fragment_A(mine.partition_A(a))
+    right = mma.make_fragment_B(mine.partition_B(b))
     mma.set(warpgroup.Field.ACCUMULATE, not fresh)
     warpgroup.fence()
     for k in range(4):
-        cute.gemm(mma, sums, a[None, None, k], right[None, None, k], sums)
+        cute.gemm(mma, sums, left[None, None, k], right[None, None, k], sums)
         mma.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
 
@@ -143,7 +150,7 @@ class Products:
         first = self.decayed_erasers()
         sums = accumulator(first)
         a = operand(registers.pack_all(first))
-        start(sums, a, self.tile("T", 64, 64, KEYS), KEYS, self.thread, 64)
+        start(sums, a, self.tile("T", 64, 64, KEYS), KEYS, self.thread)
         return sums
 
     def finish_w(self, sums: cute.Tensor) -> None:
@@ -159,8 +166,13 @@ class Products:
         do = registers.unpack_all(words, parts.HALF)
         a = self.of_tokens(self.at["SMALL"], 0, 8)
         sums = accumulator([x * y for x, y in zip(do, a, strict=True)])
-        start(sums, operand(words), self.tile("A", 64, 64, MN), MN, self.thread, 64)
+        start(sums, self.adjoints(), self.tile("A", 64, 64, MN), MN, self.thread)
         return sums
+
+    def adjoints(self) -> cute.Tensor:
+        """dO^T of this group's 64 rows as operand A."""
+        further = self.group * (CHUNK * 128) if self.of.dv == 128 else 0
+        return self.tile("DO", CHUNK, 64, MN, further)
 
     def negated(self, sums: cute.Tensor) -> tuple:
         """(-dNloc^T packed with a power of the warp's own, that power)."""
@@ -174,17 +186,16 @@ class Products:
         """(P^T, what its values are to be multiplied by); `negated` is None without erasure."""
         further = self.group * (CHUNK * 128) if self.of.halved else 0
         columns = self.of.dk // (2 if self.of.halved else 1)
-        words = self.words(self.at["DO"], self.value_warp)
         sums = fresh_accumulator(columns)
         qh = self.tile("Q", CHUNK, columns, MN, further)
-        start(sums, operand(words), qh, MN, self.thread, columns, fresh=True)
+        start(sums, self.adjoints(), qh, MN, self.thread, fresh=True)
         warpgroup.wait_group(0)
         scale = scale * registers.two_to(shift)
         for i in range(cute.size(sums)):
             sums[i] = sums[i] * scale
         if negated is not None:
             w = self.tile("B", CHUNK, columns, MN, further)
-            start(sums, operand(negated), w, MN, self.thread, columns)
+            start(sums, operand(negated), w, MN, self.thread)
             warpgroup.wait_group(0)
         _, undo = registers.binade(self.maxima.most(OF_DO, 4))
         return listed(sums), undo * registers.two_to(-shift)
@@ -229,7 +240,7 @@ class Products:
             return scaled, undo
         sums = accumulator(scaled)
         a = operand(registers.pack_all(scaled))
-        start(sums, a, self.tile("T", 64, 64, KEYS), KEYS, self.thread, 64)
+        start(sums, a, self.tile("T", 64, 64, KEYS), KEYS, self.thread)
         warpgroup.wait_group(0)
         return listed(sums), undo
 
