@@ -48,13 +48,12 @@ class Problem:
         """Inputs that have one."""
         return tuple(name for name in NAMES if self.x[name] is not None)
 
-    def _run(self, dtype: torch.dtype, rounding: Any) -> dict[str, Tensor]:
+    def _run(self, dtype: torch.dtype, rounding: Any, block: int = 1) -> dict[str, Tensor]:
         operands, do = _pack(self.x, self.at, dtype, self.local.x.scale)
         given = {name: getattr(self.local, name) for name in "aAT"}
         given = {name: None if t is None else t.to(dtype) for name, t in given.items()}
         G = operands.g.cumsum(-2)
         local = stages.Local(operands, G, stages.diagonal(operands), given["A"], given["T"])
-        block = 16 if dtype == torch.float32 else 1
         made = stages.gradients(local, self.S.to(dtype), self.D.to(dtype), do, rounding, block)
         return {name: self.at.unpack(made[name]) for name in self.gradients}
 
@@ -62,9 +61,9 @@ class Problem:
         """The gradients in float64."""
         return self._run(torch.float64, stages.exact)
 
-    def rounded(self) -> dict[str, Tensor]:
-        """In float32, with operands rounded as the plan says."""
-        return self._run(torch.float32, CHOSEN.rounding(self.powers))
+    def rounded(self, block: int = 16) -> dict[str, Tensor]:
+        """In float32, with operands rounded as the plan says; diagonal blocks of this size."""
+        return self._run(torch.float32, CHOSEN.rounding(self.powers), block)
 
     def arrays(self, out: Any, programs: int) -> dict[str, Any]:
         """The kernel's arguments."""
@@ -104,7 +103,9 @@ class Problem:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16).double()
 
 
-def make(case: Case, cuts: tuple[int, ...] | None = None, size: float = 1.0, decay: float = 1.0) -> Problem:
+def make(
+    case: Case, cuts: tuple[int, ...] | None = None, size: float = 1.0, decay: float = 1.0, block: int = 16
+) -> Problem:
     """prep and scan by the plan. `size` multiplies dO and the adjoint of the final state, `decay` g."""
     x = draw(case)
     dtype = DTYPES[case.io][1]
@@ -116,7 +117,7 @@ def make(case: Case, cuts: tuple[int, ...] | None = None, size: float = 1.0, dec
     start, end = x["initial_state"].expand(shape), x["dfinal"].expand(shape) * size
     operands, do = _pack(x, at, torch.float32, case.dk**-0.5)
     rounding = CHOSEN.rounding()
-    local = stages.local(operands, rounding, 16)
+    local = stages.local(operands, rounding, block)
     prepared = stages.prepare(local, rounding)
     P = stages.prepare_adjoint(local, prepared, do, rounding)
     powers = sequence_powers(prepared, P, start, end)

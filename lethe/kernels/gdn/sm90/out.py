@@ -24,11 +24,11 @@ from cutlass import cute, memory
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90 import parts
 from lethe.kernels.gdn.sm90.declare import Variant
-from lethe.kernels.gdn.sm90.out_decay import ChannelDecay, HeadDecay, NoDecay
-from lethe.kernels.gdn.sm90.out_fragments import Int32, store_rows_if, store_zeros, two_to
+from lethe.kernels.gdn.sm90.out_channel import Wide, between_rows
+from lethe.kernels.gdn.sm90.out_decay import ChannelDecay, HeadDecay, NoDecay, rates
+from lethe.kernels.gdn.sm90.out_fragments import Int32, store_zeros, two_to
 from lethe.kernels.gdn.sm90.out_gates import finish
 from lethe.kernels.gdn.sm90.out_head import between_tokens
-from lethe.kernels.gdn.sm90.out_intra import as_columns, as_rows
 from lethe.kernels.gdn.sm90.out_loader import (
     Tile,
     atom,
@@ -46,7 +46,6 @@ from lethe.kernels.gdn.sm90.out_spec import CHUNK, DK, Spec
 from lethe.kernels.gdn.sm90.out_sums import store_tokens, sums, sums_back
 from lethe.kernels.gdn.sm90.out_values import (
     THREADS,
-    erased,
     hand_on,
     meet,
     publish,
@@ -147,7 +146,7 @@ class Out:
         )
         targets = tuple(tuple(made[name] for name in names) for names in self.spec.stored)
         scalars = tuple((given[name], made[f"d{name}"]) for name in self.spec.scalars)
-        self.kernel(loads, stores, targets, scalars, dg, a, powers, cu_seqlens, q.shape[1], scale).launch(
+        self.kernel(loads, stores, targets, scalars, g, dg, a, powers, cu_seqlens, q.shape[1], scale).launch(
             grid=(programs, 1, 1),
             block=(THREADS + 128, 1, 1),
             stream=stream,
@@ -162,6 +161,7 @@ class Out:
         stores: tuple,
         targets: tuple,
         scalars: tuple,
+        g: cute.Tensor,
         dg: cute.Tensor,
         a: cute.Tensor,
         powers: cute.Tensor,
@@ -186,7 +186,7 @@ class Out:
                 self.move(base, barriers, loads, stores, targets, scalars, a, cu_seqlens, length)
         else:
             cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-            self.compute(base, barriers, thread, warp, (scalars, dg), a, powers, cu_seqlens, length, scale)
+            self.compute(base, barriers, thread, warp, (scalars, g, dg), a, powers, cu_seqlens, length, scale)
 
     @cute.jit
     def locate(self, slot: Int32, cu_seqlens: cute.Tensor, length: Int32):
@@ -288,7 +288,7 @@ class Out:
 
     def chunk(self, base, barriers, thread, warp, phase, gates, start, valid, head, states, scale) -> None:
         """One chunk, traced."""
-        spec, (scalars, dg) = self.spec, gates
+        spec, (scalars, g, dg) = self.spec, gates
         place = Place(base.toint(), thread, warp, spec.panels)
         operands = at.Operands(base, place.group)
         outputs = {name: pair[1] for name, pair in zip(spec.scalars, scalars, strict=True)}
@@ -310,7 +310,9 @@ class Out:
         clear(place.base, barriers, thread, phase, valid)
         if spec.gate == "head":
             arrived(at.FULL_KEYS)
-        decay = {"channel": ChannelDecay, "head": HeadDecay, "none": NoDecay}[spec.gate](place)
+        wide = Wide(place, start, valid, head)
+        decay = {"head": HeadDecay, "none": NoDecay, "channel": None}[spec.gate]
+        decay = decay(place) if decay else ChannelDecay(place, rates(place))
         do = scale_keys(place, spec, decay, arrived)
         written, adjoint = written_and_adjoint(place, spec, operands, do, states, arrived)
         n, r = hand_on(place, spec, written, adjoint, done)
@@ -319,7 +321,7 @@ class Out:
         arrived(at.FULL_QUERIES)
         found = with_states(place, spec, operands, decay, (do, n, r), states, scale, done)
         if spec.gate == "channel":
-            results = between_rows(place, spec, decay, found)
+            results = between_rows(place, spec, decay, found, lambda: wide.load(g))
         else:
             results = between_tokens(place, spec, operands, decay, found)
         done(at.DONE_SQUARES)
@@ -333,33 +335,7 @@ class Out:
                 store_sums("b", at.B)
         done(at.DONE_KEYS)
         if spec.gate == "channel":
-            store_decay(place, dg, start, valid, head, at_decay)
-
-
-def store_decay(place: Place, target, start, valid, head, values: list) -> None:
-    """dg of one gate a channel, from registers: 32 bytes a token and quad of lanes."""
-    heads, row = target.shape[2], place.column * 2
-    channel = place.warp * 16 + place.row
-    first = (target.iterator + cutlass.Int64((start + row) * heads + head) * DK + channel).toint()
-    for t in range(8):
-        for e in range(2):
-            address = first + cutlass.Int64(heads) * (4 * DK * (8 * t + e))
-            i = 4 * t + e
-            store_rows_if(row + (8 * t + e), valid, address, [values[i], values[i + 2]])
-
-
-def between_rows(place: Place, spec: Spec, decay: ChannelDecay, found) -> tuple:
-    """`out_head.between_tokens` for one gate a channel."""
-    keys = lambda b: place.keys.values(at.K, b, spec.dtype)  # noqa: E731
-    queries = lambda b: place.keys.values(at.Q, b, spec.dtype)  # noqa: E731
-    faded = lambda b: [x * y for x, y in zip(keys(b), erased(place, spec, b), strict=True)]  # noqa: E731
-    rows, columns = [(found.dq, found.causal)], [(queries, found.causal)]
-    if spec.erases:
-        rows.append((found.dp, found.erasing))
-        columns.append((faded, found.erasing))
-    ended = as_rows(rows, keys, decay, found.dk, place)
-    as_columns(found.dk, columns, decay, place)
-    return found.dq.values, found.dp.values, found.dk.values, ended
+            wide.store(dg, at_decay)
 
 
 @cute.jit

@@ -14,25 +14,34 @@ from lethe.kernels.gdn.sm90.out_fragments import (
     Int32,
     add_in_quad,
     exp2,
+    larger_than,
     load_float,
     of_quad,
     store_if,
 )
 
 BLOCKS, HALVES = range(4), range(2)
+LIMIT = 100.0
+"""Largest decay between the middle of a block of 16 and its ends, in log2 units, for which e, 1/e and their
+products stay within float32."""
+
+
+def rates(place) -> list:
+    """g of one gate a channel as a fragment, from its tile."""
+    return [load_float(place.gate[i // 2 % 2][i % 2], 1024 * (i // 4)) for i in range(32)]
 
 
 class ChannelDecay:
     """Fragments and references of one chunk; lists of two are for the channels r and r + 8."""
 
-    def __init__(self, place):
-        """Read g from its tile and sum it up."""
+    def __init__(self, place, rates: list):
+        """Sum up `rates`, the fragment of g."""
         lane = place.lane
         x = [Float32(0.0)] * 32
         for h in HALVES:
             before = Float32(0.0)
             for t in range(8):
-                first, second = (load_float(place.gate[h][e], 1024 * t) for e in HALVES)
+                first, second = (rates[4 * t + 2 * h + e] for e in HALVES)
                 one, two, before = _run(first, second, before, lane)
                 x[4 * t + 2 * h], x[4 * t + 2 * h + 1] = one, two
         row = lambda n: [of_quad(x[4 * (n // 8) + 2 * h + n % 2], lane, n % 8 // 2) for h in HALVES]  # noqa: E731
@@ -42,6 +51,8 @@ class ChannelDecay:
         self.before = [zero, self.r16, self.r32, self.r48]
         self.after = [self.r16, self.r32, self.r48, self.gamma]
         self.x = x
+        ends = [x[8 * b + 5 * t + 2 * h] - self.middle[b][h] for b in BLOCKS for h in HALVES for t in HALVES]
+        self.steep = larger_than(LIMIT, ends)
         self.e = [exp2(x[i] - self.middle[i // 8][i // 2 % 2]) for i in range(32)]
 
     def from_start(self, b: int) -> list:

@@ -144,6 +144,14 @@ def two_to(power):
     return as_float((power + Int32(127)) << 23)
 
 
+def larger_than(limit: float, values: Sequence):
+    """Has any lane of the warp a value of larger magnitude?"""
+    found = magnitude(values[0])
+    for x in values[1:]:
+        found = larger(found, magnitude(x))
+    return cute.arch.vote_any_sync(found > limit)
+
+
 def largest_packed(words: Sequence, dtype):
     """`largest` of packed words."""
     name = "f16x2" if dtype is HALF else "bf16x2"
@@ -253,6 +261,14 @@ def store_rows_if(token, valid, address, values: Sequence) -> None:
     text = "{\n\t.reg .pred p;\n\tsetp.lt.s32 p, $3, $4;\n\t"
     text += "@p st.global.f32 [$0], $1;\n\t@p st.global.f32 [$0+32], $2;\n\t}"
     asm(text, "", [address, *values, token, valid], "lffrr", True)
+
+
+def load_rows_if(token, valid, address) -> tuple:
+    """What `store_rows_if` stores, or zeros."""
+    text = "{\n\t.reg .pred p;\n\tsetp.lt.s32 p, $3, $4;\n\t"
+    text += "mov.f32 $0, 0f00000000;\n\tmov.f32 $1, 0f00000000;\n\t"
+    text += "@p ld.global.f32 $0, [$2];\n\t@p ld.global.f32 $1, [$2+32];\n\t}"
+    return asm(text, "ff", [address, token, valid], "lrr", True)
 
 
 def store_zeros(address) -> None:

@@ -158,7 +158,8 @@ def _columns16(sums: Sums, square: Square, a: list, block: int, decay: ChannelDe
         sums.add(t + n, multiply(_zeros(), a, b[2 * n : 2 * n + 2]), factors, square)
 
 
-def _tf32_operand(scaled: list, half: int) -> list:
+def tf32_fragment(scaled: list, half: int) -> list:
+    """Eight tokens of a block of 16 as operand A of a tf32 product."""
     h0e0, h0e1, h1e0, h1e1 = (tf32_operand(x) for x in scaled[4 * half : 4 * half + 4])
     return [h0e0, h1e0, h0e1, h1e1]
 
@@ -168,7 +169,7 @@ LOWER = ((0, 0), (1, 0), (1, 1))
 
 
 def _rows_diagonal(sums: list, square: Square, scaled: list, b: int, place) -> None:
-    a = [_tf32_operand(scaled, half) for half in HALVES]
+    a = [tf32_fragment(scaled, half) for half in HALVES]
     for i, j in LOWER:
         offset = square.diagonal + b * at.DIAG_BLOCK + 8 * i * at.DIAG_ROW + 32 * j
         pair = [as_bits(x) for x in load_two(place.diagonal_row, offset)]
@@ -177,7 +178,7 @@ def _rows_diagonal(sums: list, square: Square, scaled: list, b: int, place) -> N
 
 
 def _columns_diagonal(sums: list, square: Square, scaled: list, b: int, place) -> None:
-    a = [_tf32_operand(scaled, half) for half in HALVES]
+    a = [tf32_fragment(scaled, half) for half in HALVES]
     for i, j in LOWER:
         offset = square.diagonal + b * at.DIAG_BLOCK + 8 * i * at.DIAG_ROW + 32 * j
         pair = [as_bits(load_float(place.diagonal_column, offset + e * at.DIAG_ROW)) for e in HALVES]
