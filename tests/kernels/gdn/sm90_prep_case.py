@@ -131,3 +131,9 @@ def worst(found: torch.Tensor, exact: torch.Tensor) -> float:
     """Largest error over the largest value; inf for NaN."""
     off = float((found - exact).abs().max() / exact.abs().max())
     return off if np.isfinite(off) else float("inf")
+
+
+def mean(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Root mean square of the errors over the largest value; inf for NaN."""
+    off = float((found - exact).square().mean().sqrt() / exact.abs().max())
+    return off if np.isfinite(off) else float("inf")

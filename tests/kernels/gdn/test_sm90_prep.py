@@ -1,8 +1,10 @@
 """The kernel `prep` for sm_90a, as compiled, in `lethe.ptx`: right, and the same bits under every schedule.
 
-Right: no further from float64 than 1.5 times the torch run that rounds the same operands, plus 2^-14. The
-factor is for roundings that fall the other way (the kernel's reference rows are those of `prep_intra`), the
-addend for float32 sums of up to 128 terms in another order and for exp2 (2^-22 of arguments up to 2^9).
+Right: the root mean square of the errors no more than 1.2 times that of the torch run that rounds the same
+operands (the kernel's reference rows are those of `prep_intra`, so that single roundings fall otherwise),
+and the largest error no more than 1.5 times its largest plus 2^-12, half of what one rounding to float16
+can cost the largest value. Both have 2^-18 for float32 sums of 128 terms and for exp2 (2^-22 of arguments
+up to 2^9).
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import torch
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
 from lethe.kernels.gdn.sm90 import emulate
-from tests.kernels.gdn.sm90_prep_case import PrepCase, worst
+from tests.kernels.gdn.sm90_prep_case import PrepCase, mean, worst
 
-SLACK = 2.0**-14
+HALF_ROUNDING, SLACK = 2.0**-12, 2.0**-18
 VALUES = torch.finfo(torch.float32).tiny
 
 
@@ -45,8 +47,11 @@ def compare(case: PrepCase, arrays: dict, rounded: bool = True) -> None:
         if exact[name].abs().max() < VALUES:
             assert value.abs().max() <= VALUES, name
             continue
-        bound = 1.5 * worst(plan[name], exact[name]) if rounded else 2.0**-10
-        assert worst(value, exact[name]) <= bound + SLACK, name
+        if not rounded:
+            assert worst(value, exact[name]) <= 2.0**-10, name
+            continue
+        assert worst(value, exact[name]) <= 1.5 * worst(plan[name], exact[name]) + HALF_ROUNDING + SLACK, name
+        assert mean(value, exact[name]) <= 1.2 * mean(plan[name], exact[name]) + SLACK, name
     maxima = torch.from_numpy(arrays["maxima"].copy()).double()[case.used]
     for column, name in ((0, "U"), (1, "Kt"), *([(2, "P")] * case.adjoint)):
         assert torch.allclose(maxima[..., column], exact[name].abs().amax((-2, -1)), rtol=2e-3), name

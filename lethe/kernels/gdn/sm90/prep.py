@@ -11,26 +11,31 @@ byte      bytes    contents, then what takes its place (d_k = d_v = 128)
 ``Q``     16 K     q, then Qh
 ``K``     16 K     k
 ``B``     16 K     b, then W
-``DO``    16 K     dO (float16, with a power of two)
 ``G``     32 K     the table of G (`prep_gates`), then v and w
-``A``     8 K      block totals of G; A
+``DO``    16 K     dO (float16, with a power of two)
+``A``     8 K      totals of G by part; A
 ``T``     8 K      T - I
-``SMALL`` 1 K      a, maxima of the warps, steep blocks, gates that are one number a head
+``SMALL`` 1 K      a, maxima of the warps, steep parts, gates that are one number a head
 ========  =======  =========================================================================================
 
-P^T and U^T are staged in dead tiles, 4 K and 2 K a warp. Eight warps do, between the barriers of the CTA:
+The last 4 K of ``DO``, ``A`` and ``T`` serve the exchange of half sums before they are filled; P^T and U^T
+are staged in dead tiles, 4 K and 2 K a warp. Eight warps do, between the barriers of the CTA:
 
-1. copy q, k, b, dO (cp.async); g to registers, its running sum, block totals;
+1. copy q, k, b (cp.async); g to registers, its running sum, totals by part;
 2. the table of G;
-3. warps 0-3: rows of A, a; then among themselves Qh in place, dO to float16 in place, Kt and e^Gam to memory.
-   Warps 4-7: rows of M, then T (`prep_triangle`). Block I of A and block 3 - I of M share a scheduler;
+3. rows of A and M of one block, warps w and 7 - w half of the channels each (`prep_intra`), exchanged; then
+   warps 0-3: A, a; Qh in place, Kt and e^Gam to memory, dO copied and converted;
+   warps 4-7: T (`prep_triangle`);
 4. Ph^T from k, b, G; wgmma W^T = Ph^T + Ph^T T'^T (the first term as the initial accumulator, in float32);
    dNloc^T = a dO^T + dO^T A;
 5. v and w are copied to where G was, W^T to where b was;
-6. P^T = s dO^T Qh - dNloc^T W; 7. U^T = (w v)^T + (w v)^T T'^T; both with their own power of two.
+6. P^T = s dO^T Qh - dNloc^T W;
+7. U^T = (w v)^T + (w v)^T T'^T; both with their own power of two.
 
 Only generic stores write shared memory; each barrier before a wgmma follows a proxy fence. A chunk whose
-rows end early has zeros there: q, k, b, v, w, dO by cp.async, g by selection.
+rows end early has zeros there: q, k, b, v, w, dO by cp.async, g by selection. Without erasure there is no T
+and no W, and 4 and most of 5 are left out; for the forward pass there is no dO and no P, and Qh goes to
+memory.
 """
 
 import cuda.bindings.driver as cuda
@@ -121,8 +126,8 @@ class Prep:
             ("Q", 128 * dk),
             ("K", 128 * dk),
             ("B", 128 * dk),
-            ("DO", 128 * dv),
             ("G", max(256 * dk, 256 * dv)),
+            ("DO", 128 * dv),
             ("A", 8 * KIB),
             ("T", 8 * KIB),
             ("SMALL", KIB),

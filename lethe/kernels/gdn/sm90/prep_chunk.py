@@ -67,10 +67,10 @@ def run(of: cutlass.Constexpr, inputs: tuple, outputs: tuple, scale, base: cute.
     q, k, v, g, b, w, do = inputs
     Kt, W, U, P, Qh, A, T, a, decay, most_of = outputs
     place = Place(of, base, where, Int32(q.shape[2]))
-    load_keys(place, q, k, b, g, do)
+    load_keys(place, q, k, b, g)
     targets = (place.target(Qh, 128 * of.dk), place.target(Kt, 128 * of.dk))
     vectors = (place.target(decay, 4 * of.dk), place.target(a, 256))
-    squares(of, place, scale, targets, vectors)
+    squares(of, place, do, scale, targets, vectors)
     cute.arch.fence_view_async_shared()
     cute.arch.sync_threads()
 
@@ -96,14 +96,12 @@ def run(of: cutlass.Constexpr, inputs: tuple, outputs: tuple, scale, base: cute.
     report(place, place.target(most_of, 16))
 
 
-def load_keys(place: Place, q, k, b, g, do) -> None:
-    """Phases 1 and 2: the tiles of a key's width, dO, and G."""
+def load_keys(place: Place, q, k, b, g) -> None:
+    """Phases 1 and 2: the tiles of a key's width, and G."""
     of, at = place.of, place.at
     copied = [("Q", q), ("K", k)] + [("B", b)] * (of.erase == "channel")
     for name, tensor in copied:
         place.load(place.keys, at[name], tensor)
-    if of.adjoint:
-        place.load(place.values, at["DO"], do)
     cute.arch.cp_async_commit_group()
     if of.erase == "head":
         place.head_gate(b, place.small + OF_B)
@@ -124,51 +122,102 @@ def load_keys(place: Place, q, k, b, g, do) -> None:
 
 
 @cute.jit
-def squares(of: cutlass.Constexpr, place: cutlass.Constexpr, scale, targets: tuple, vectors: tuple):
-    """Phase 3: A and what is local by warps 0-3, M and T by warps 4-7."""
+def squares(
+    of: cutlass.Constexpr, place: cutlass.Constexpr, do: cute.Tensor, scale, targets: tuple, vectors: tuple
+):
+    """Phase 3: halves of A and M by pairs of warps, then A and what is local by warps 0-3, T by warps 4-7."""
     at, small, lane, warp = place.at, place.small, place.lane, place.warp
-    sums = cute.make_rmem_tensor((32,), Float32)
+    of_a, of_m = cute.make_rmem_tensor((32,), Float32), cute.make_rmem_tensor((32,), Float32)
     own = cute.make_rmem_tensor((2,), Float32)
-    solves = warp // 4
-    block = warp - 4 * solves
-    block = block + solves * (3 - 2 * block)
-    by_channel = of.erase == "channel"
-    x_tile = at["Q"] + solves * (at["B" if by_channel else "K"] - at["Q"])
-    if cutlass.const_expr(of.erase != "none") or solves == 0:
-        steep = Int32(0)
-        if cutlass.const_expr(of.gate == "channel"):
-            steep = steepness(small + STEEP, block)
-        for number in cutlass.range_constexpr(4):
-            if block == number:
-                if cutlass.const_expr(of.gate == "channel"):
-                    read = (x_tile, at["K"], at["G"], lane, solves, steep, sums, own)
-                    intra.rows_by_channel(number, of.dk, by_channel, *read)
-                else:
-                    read = (x_tile, at["K"], lane, solves, sums, own)
-                    decays = of.gate == "head"
-                    intra.rows_by_head(number, of.dk, by_channel, small + OF_G, decays, *read)
-                if solves == 0:
-                    local.finish_rows(number, sums, own, scale, at["A"], small, lane)
-                elif cutlass.const_expr(of.erase != "none"):
-                    if cutlass.const_expr(of.erase == "head"):
-                        intra.times_rows(number, lane, small + OF_B, sums)
-                    triangle.invert(number, sums, lane, at["T"], SOLVERS)
-    if solves == 0:
-        elementwise(of, place, targets, vectors)
+    half = warp // 4
+    block = warp - 4 * half
+    block = block + half * (3 - 2 * block)
+    tiles = (at["Q"], at["K"], at["B"])
+    space = at["T"] + SQUARE - intra.swap_bytes(of.erase)
+    by_channel = of.gate == "channel"
+    steep = Int32(0)
+    if cutlass.const_expr(by_channel):
+        steep = steepness(small + STEEP, block)
+    for number in cutlass.range_constexpr(4):
+        if block == number:
+            if cutlass.const_expr(by_channel):
+                intra.rows_by_channel(number, of.dk, of.erase, tiles, at["G"], lane, half, of_a, of_m, own)
+                if half == 1:
+                    local.leave_own(number, own, small + OF_G, lane)
+            else:
+                intra.rows_by_head(number, of.dk, of.erase, tiles, lane, half, of_a, of_m)
+            intra.swap(number, of.erase, space, lane, half, of_a, of_m)
+            if half == 0:
+                if steep != 0:
+                    intra.diagonal_by_pairs(number, of.dk, of.erase, tiles, at["G"], lane, half, of_a)
+                cute.arch.sync_threads()
+                finish_a(of, place, number, of_a, own, scale)
+            elif cutlass.const_expr(of.erase == "none"):
+                cute.arch.sync_threads()
+            else:
+                if steep != 0:
+                    intra.diagonal_by_pairs(number, of.dk, of.erase, tiles, at["G"], lane, half, of_m)
+                cute.arch.sync_threads()
+                finish_t(of, place, number, of_m)
+    if half == 0:
+        elementwise(of, place, do, targets, vectors)
+
+
+def finish_a(of, place: Place, block: int, sums: cute.Tensor, own: cute.Tensor, scale) -> None:
+    """A block's rows of A and a."""
+    small, lane = place.small, place.lane
+    if of.gate != "channel":
+        intra.own_of_head(block, lane, sums, own)
+    if of.gate == "head":
+        intra.times_ratios(block, small + OF_G, lane, sums)
+    local.finish_rows(block, sums, scale, place.at["A"], lane)
+    other = small + OF_G if of.gate == "channel" else None
+    local.finish_own(block, own, scale, small, other, lane)
+
+
+def finish_t(of, place: Place, block: int, sums: cute.Tensor) -> None:
+    """A block's rows of M, and T with the other three."""
+    if of.gate == "head":
+        intra.times_ratios(block, place.small + OF_G, place.lane, sums)
+    if of.erase == "head":
+        intra.times_rows(block, place.lane, place.small + OF_B, sums)
+    triangle.invert(block, sums, place.lane, place.at["T"], SOLVERS)
 
 
 @cute.jit
-def elementwise(of: cutlass.Constexpr, place: cutlass.Constexpr, targets: tuple, vectors: tuple):
-    """What warps 0-3 do when their rows of A are done."""
-    at, thread, warp = place.at, place.thread, place.warp
+def elementwise(
+    of: cutlass.Constexpr, place: cutlass.Constexpr, do: cute.Tensor, targets: tuple, vectors: tuple
+):
+    """What warps 0-3 do when their rows of A are done; dO arrives meanwhile, copied by who converts it."""
+    at, thread = place.at, place.thread
+    few = Rows(thread, of.dv, HALF_THREADS)
     if cutlass.const_expr(of.adjoint):
-        local.scaled_adjoints(thread, warp, of.dv, at["DO"], place.maxima, of.io, LOCALS)
-    else:
-        cute.arch.barrier(barrier_id=LOCALS, number_of_threads=HALF_THREADS)
+        start_load(place, few, at["DO"], do)
     queries = "place" if of.adjoint else "memory"
     most = local.scaled_keys(thread, of.dk, (at["Q"], at["K"]), place.decay, targets, queries)
-    place.maxima.leave(products.OF_KT, warp, most)
+    leave(place, products.OF_KT, most)
+    if cutlass.const_expr(of.adjoint):
+        cute.arch.cp_async_wait_group(0)
+        scale_adjoints(place, few)
+    else:
+        cute.arch.barrier(barrier_id=LOCALS, number_of_threads=HALF_THREADS)
     local.vectors(thread, of.dk, place.decay, place.small, *vectors)
+
+
+def start_load(place: Place, mine: Rows, tile, tensor: cute.Tensor) -> None:
+    """Copy rows as a group of its own."""
+    place.load(mine, tile, tensor)
+    cute.arch.cp_async_commit_group()
+
+
+def leave(place: Place, kind: int, value) -> None:
+    """The warp's largest magnitude of a kind."""
+    place.maxima.leave(kind, place.warp, value)
+
+
+def scale_adjoints(place: Place, mine: Rows) -> None:
+    """dO as float16."""
+    local.scaled_adjoints(mine, place.warp, place.at["DO"], place.maxima, place.of.io, LOCALS)
 
 
 def steepness(flags, block):

@@ -14,25 +14,38 @@ THREADS = 128
 Int32, Int64, Float32 = cutlass.Int32, cutlass.Int64, cutlass.Float32
 
 
-def finish_rows(block: int, sums: cute.Tensor, own: cute.Tensor, scale, tile, small, lane) -> None:
-    """Write a block's rows of A, strictly lower and times the scale, and of a."""
+def leave_own(block: int, own: cute.Tensor, vector, lane) -> None:
+    """Write this warp's part of a block's ``sum_d q k``."""
+    for h in (0, 1):
+        at = vector + (gates.BLOCK * block + 8 * h + (lane >> 2)) * 4
+        registers.store_float(at, registers.sum_of_quad(own[h]))
+
+
+def finish_rows(block: int, sums: cute.Tensor, scale, tile, lane) -> None:
+    """Write a block's rows of A, strictly lower and times the scale."""
     for J in range(block):
         triangle.put_block(tile, lane, block, J, [x * scale for x in triangle.accumulators(sums, J)])
     last = triangle.strictly_below(lane, triangle.accumulators(sums, block))
     triangle.put_block(tile, lane, block, block, [x * scale for x in last])
     triangle.clear_above(tile, lane, block)
+
+
+def finish_own(block: int, own: cute.Tensor, scale, small, other, lane) -> None:
+    """Write a block's a; `other` has the other warp's part, or is None."""
     for h in (0, 1):
-        total = registers.sum_of_quad(own[h]) * scale
-        registers.store_float(small + (gates.BLOCK * block + 8 * h + (lane >> 2)) * 4, total)
+        at = (gates.BLOCK * block + 8 * h + (lane >> 2)) * 4
+        total = registers.sum_of_quad(own[h])
+        if other is not None:
+            total = total + registers.load_float(other + at)
+        registers.store_float(small + at, total * scale)
 
 
-def scaled_adjoints(thread, warp, dv: int, tile, maxima: Maxima, io, barrier: int) -> None:
-    """dO as float16 with the chunk's power, in place, by four warps that meet once."""
-    mine = Rows(thread, dv, THREADS)
+def scaled_adjoints(mine: Rows, warp, tile, maxima: Maxima, io, barrier: int) -> None:
+    """dO as float16 with the chunk's power, in place, by four warps that meet once; each thread its own."""
     places = [tile + mine.offset + i * mine.step * 128 for i in range(mine.count)]
     held = [load_piece(at) for at in places]
     most = registers.largest([x for words in held for x in registers.unpack_all(words, io)])
-    maxima.leave(OF_DO, warp & 3, most)
+    maxima.leave(OF_DO, warp, most)
     cute.arch.barrier(barrier_id=barrier, number_of_threads=THREADS)
     power, _ = registers.binade(maxima.most(OF_DO, 4))
     for at, words in zip(places, held, strict=True):
