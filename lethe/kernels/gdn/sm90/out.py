@@ -8,13 +8,13 @@ channels each of every tile, of d_v first and of d_k later (`out_place`); a nint
 2. ``E^T = (w v)^T - S^T Ph^T``, ``N^T = E^T + E^T T'^T``; ``dN^T = a dO^T + dO^T A + D^T Kt^T``,
    ``R^T = dN^T + dN^T T'``; dv and dw; N and R over Ph and Kt (`out_values`);
 3. dA and dM over A and T; dQh, dPh, dKt stay in 96 registers (`out_pairs`);
-4. the products between rows of the chunk by mma.sync onto those (`out_intra`);
-5. dq, dk, db, dg over q, k, b and over N and R (`out_gates`).
+4. the products between rows of the chunk onto those (`out_channel`, `out_head`);
+5. dq, dk, db over q, k, b; dg from registers (`out_gates`).
 
-Barriers: eight mbarriers, one for each set of tiles that it is loaded and one that it may be stored or
-replaced (`out_memory`), each a phase a chunk; a named barrier of the consumers, five times a chunk. Tiles
-are loaded again as soon as their set is free: S, D and dO of the next chunk from step 4 on, v and w once dv
-and dw have left, A and T from step 5 on.
+Barriers: nine mbarriers, five for sets of tiles that are loaded and four for sets that may be stored or
+replaced (`out_memory`), each a phase a chunk; a named barrier of the consumers, five times a chunk. Tiles are
+loaded again as soon as their set is free: S, D, dO and g of the next chunk from step 4 on, v and w once dv and
+dw have left; then the rest is brought into the L2 cache, A and T loaded from step 5 on, q, k and b at last.
 """
 
 import cuda.bindings.driver as cuda
@@ -23,7 +23,6 @@ from cutlass import cute, memory
 
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90 import parts
-from lethe.kernels.gdn.sm90.declare import Variant
 from lethe.kernels.gdn.sm90.out_channel import Wide, between_rows
 from lethe.kernels.gdn.sm90.out_decay import ChannelDecay, HeadDecay, NoDecay, rates
 from lethe.kernels.gdn.sm90.out_fragments import Int32, store_zeros, two_to
@@ -31,6 +30,7 @@ from lethe.kernels.gdn.sm90.out_gates import finish
 from lethe.kernels.gdn.sm90.out_head import between_tokens
 from lethe.kernels.gdn.sm90.out_loader import (
     Tile,
+    announce,
     atom,
     by_head,
     by_slot,
@@ -42,7 +42,7 @@ from lethe.kernels.gdn.sm90.out_loader import (
 )
 from lethe.kernels.gdn.sm90.out_pairs import with_states
 from lethe.kernels.gdn.sm90.out_place import Place
-from lethe.kernels.gdn.sm90.out_spec import CHUNK, DK, Spec
+from lethe.kernels.gdn.sm90.out_spec import CHUNK, DK, HANDED, Spec, variants
 from lethe.kernels.gdn.sm90.out_sums import store_tokens, sums, sums_back
 from lethe.kernels.gdn.sm90.out_values import (
     THREADS,
@@ -58,32 +58,7 @@ LOADER = WARPS
 LOADER_REGISTERS, CONSUMER_REGISTERS = 32, 240
 """Of 168 that a thread of three warp groups starts with: 128 x 32 + 256 x 240 = 65,536."""
 
-INPUTS = ("q", "k", "v", "g", "b", "w", "do")
-HANDED = ("S", "D", "A", "T")
-
-KINDS = (
-    ("channel", "channel", "channel"),
-    ("channel", "head", "head"),
-    ("channel", "none", "none"),
-    ("head", "head", "head"),
-    ("head", "none", "head"),
-    ("none", "head", "head"),
-    ("none", "none", "none"),
-)
-"""Gates of the members (`members`): g, b, w."""
-
-
-def _variant(**options) -> Variant:
-    return Variant("out", {**options, "dk": DK}, Spec(**options).arguments())
-
-
-VARIANTS = tuple(
-    _variant(io=io, dv=dv, gate=gate, erase=erase, write=write, packed=packed)
-    for gate, erase, write in KINDS
-    for io in ("float16", "bfloat16")
-    for dv in (128, 64)
-    for packed in (False, True)
-)
+VARIANTS = variants()
 
 
 def kernel(dk: int, **options) -> "Out":
@@ -249,6 +224,8 @@ class Out:
         self.fetch(base, barriers, at.FULL_STATES, to)
         cute.arch.cp_async_bulk_wait_group(0, read=True)
         self.fetch(base, barriers, at.FULL_VALUES, to)
+        for number in (at.FULL_SQUARES, at.FULL_KEYS, at.FULL_QUERIES):
+            self.announce(base, number, to)
         cute.arch.mbarrier_wait(barriers + at.DONE_SQUARES, before)
         self.fetch(base, barriers, at.FULL_SQUARES, to)
         cute.arch.mbarrier_wait(barriers + at.DONE_KEYS, before)
@@ -262,14 +239,23 @@ class Out:
         """Load one set of tiles."""
         if not to:
             return
-        loads, a, work, start, head = to
         squares = number == at.FULL_SQUARES
         parts.expect(barriers + number, bytes_of(self.sets[number]) + (CHUNK * 4 if squares else 0))
-        for name, tile, copy in zip(self.spec.sets[number], self.sets[number], loads[number], strict=True):
-            row, batch = (Int32(0), work) if name in HANDED else (start, head)
-            load(base, tile, copy, row, batch, barriers + number)
+        for place in self.sources(number, to):
+            load(base, *place, barriers + number)
         if squares:
-            load_row(base, at.SMALL_A, a, work, barriers + number)
+            load_row(base, at.SMALL_A, to[1], to[2], barriers + number)
+
+    def announce(self, base, number: int, to: tuple) -> None:
+        """Bring a set of tiles, whose place in shared memory is still taken, into the L2 cache."""
+        for place in self.sources(number, to) if to else ():
+            announce(base, *place)
+
+    def sources(self, number: int, to: tuple):
+        """(tile, copy, row, batch) of a set's tiles."""
+        loads, _, work, start, head = to
+        for name, tile, copy in zip(self.spec.sets[number], self.sets[number], loads[number], strict=True):
+            yield tile, copy, *((Int32(0), work) if name in HANDED else (start, head))
 
     @cute.jit
     def compute(self, base, barriers, thread, warp, gates, a, powers, cu_seqlens, length, scale):

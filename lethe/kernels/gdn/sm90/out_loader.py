@@ -72,6 +72,11 @@ def load(base: cute.Pointer, tile: Tile, copy: tuple, row, batch, barrier: cute.
     cute.copy(copy[0], there, here, tma_bar_ptr=barrier)
 
 
+def announce(base: cute.Pointer, tile: Tile, copy: tuple, row, batch) -> None:
+    """Ask for a tile in the L2 cache."""
+    cute.prefetch(copy[0], views(base, tile, copy, row, batch)[1])
+
+
 def load_row(base: cute.Pointer, offset: int, source: cute.Tensor, number, barrier: cute.Pointer) -> None:
     """64 float32, the row of this number of a dense tensor."""
     address = (source.iterator + number * CHUNK).toint()

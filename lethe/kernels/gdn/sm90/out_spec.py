@@ -5,9 +5,23 @@ from typing import Any
 
 import cutlass
 
-from lethe.kernels.gdn.sm90.declare import Argument
+from lethe.kernels.gdn.sm90.declare import Argument, Variant
 
 CHUNK, DK = 64, 128
+HANDED = ("S", "D", "A", "T")
+"""Tensors by slot; the others are by token."""
+
+KINDS = (
+    ("channel", "channel", "channel"),
+    ("channel", "head", "head"),
+    ("channel", "none", "none"),
+    ("head", "head", "head"),
+    ("head", "none", "head"),
+    ("none", "head", "head"),
+    ("none", "none", "none"),
+)
+"""Gates of the members (`members`): g, b, w."""
+
 DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16}
 
 
@@ -115,3 +129,16 @@ class Spec:
             Argument("scale", "float32"),
             Argument("programs", "int32"),
         )
+
+
+def variants() -> tuple[Variant, ...]:
+    """One for every member, dtype, d_v, and for batches and packed sequences."""
+    found = []
+    for gate, erase, write in KINDS:
+        gates = {"gate": gate, "erase": erase, "write": write}
+        for io in DTYPES:
+            for dv in (128, 64):
+                for packed in (False, True):
+                    options = {"io": io, "dv": dv, "packed": packed, **gates}
+                    found.append(Variant("out", {**options, "dk": DK}, Spec(**options).arguments()))
+    return tuple(found)
