@@ -15,6 +15,7 @@ from lethe.kernels.gdn.chunks import CHUNK, Chunks, cut
 from lethe.kernels.gdn.precision import CHOSEN, TARGET, power_for
 
 SCALE = 0.11
+NAMES = ("q", "k", "v", "g", "b", "w", "do")
 Array = np.ndarray[Any, Any]
 
 
@@ -25,6 +26,7 @@ class PrepCase:
     member: str = "gdn2"
     gate: str = "unit"
     length: int = 100
+    batch: int = 1
     heads: int = 1
     dk: int = 128
     dv: int = 128
@@ -52,22 +54,25 @@ class PrepCase:
     def drawn(self) -> dict[str, Any]:
         """Inputs in float32 with values of the input dtype."""
         io = "fp16" if self.io == "float16" else "bf16"
-        size = {"dv": self.dv, "dk": self.dk, "length": self.length, "heads": self.heads}
+        size = {"dv": self.dv, "dk": self.dk, "length": self.batch * self.length, "heads": self.heads}
         x = gdn_precision.draw(gdn_precision.Case(self.member, self.gate, "silu", io=io, **size))
         if x["g"] is not None:
             x["g"] = x["g"] * self.steeper
-        return x
+        shape = (self.batch, self.length)
+        return {n: None if t is None else t.reshape(*shape, *t.shape[2:]) for n, t in x.items() if n in NAMES}
 
     @cached_property
     def at(self) -> Chunks:
         """Where the tokens lie."""
         cuts = None if self.cuts is None else torch.tensor(self.cuts)
-        return cut(1, self.length, cuts, torch.device("cpu"))
+        return cut(self.batch, self.length, cuts, torch.device("cpu"))
 
     @cached_property
     def used(self) -> list[int]:
         """Slots that hold a chunk."""
-        return [slot for slot, tokens in enumerate(self.at.tokens) if (tokens < self.length).any()]
+        return [
+            slot for slot, tokens in enumerate(self.at.tokens) if (tokens < self.batch * self.length).any()
+        ]
 
     def arrays(self, prep: Any) -> dict[str, Any]:
         """Arguments for `emulate.Emulated.run`."""
@@ -124,7 +129,7 @@ class PrepCase:
     @property
     def tokens(self) -> torch.Tensor:
         """[used slots, CHUNK] whether a row holds a token."""
-        return self.at.tokens[self.used].reshape(-1, CHUNK) < self.length
+        return self.at.tokens[self.used].reshape(-1, CHUNK) < self.batch * self.length
 
 
 def worst(found: torch.Tensor, exact: torch.Tensor) -> float:

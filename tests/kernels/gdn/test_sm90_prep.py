@@ -102,7 +102,7 @@ def test_the_other_members(member, dv):
 @pytest.mark.parametrize("gate", ["strong", "mild", "none"])
 @pytest.mark.parametrize("dk", [64, 128])
 def test_gates_heads_and_sizes(gate, dk):
-    check(PrepCase(gate=gate, dk=dk, dv=64, heads=2, length=150), ("early", "late"))
+    check(PrepCase(gate=gate, dk=dk, dv=64, batch=2, heads=2, length=75), ("early", "late"))
 
 
 @pytest.mark.slow

@@ -205,7 +205,7 @@ def rows_by_head(
 
 
 def own_of_head(block: int, lane, of_a: cute.Tensor, own: cute.Tensor) -> None:
-    """``sum_d q k`` of tokens r and r + 8 from the diagonal of all sums, in the lane of a quad that has it."""
+    """``sum_d q k`` of tokens r and r + 8 from the diagonal of the sums, in the lane that has it."""
     for h in (0, 1):
         at = 8 * block + 6 * h
         found = [gates.same((lane & 3) * 2 + e, lane >> 2, of_a[at + e]) for e in (0, 1)]
