@@ -104,15 +104,24 @@ class Problem:
 
 
 def make(
-    case: Case, cuts: tuple[int, ...] | None = None, size: float = 1.0, decay: float = 1.0, block: int = 16
+    case: Case,
+    cuts: tuple[int, ...] | None = None,
+    size: float = 1.0,
+    decay: float = 1.0,
+    block: int = 16,
+    batch: int = 1,
 ) -> Problem:
-    """prep and scan by the plan. `size` multiplies dO and the adjoint of the final state, `decay` g."""
+    """prep and scan by the plan, on the case's tokens as a batch.
+
+    `size` multiplies dO and the adjoint of the final state, `decay` g."""
     x = draw(case)
     dtype = DTYPES[case.io][1]
     x["do"] = (x["do"] * size).to(dtype).float()
     if x["g"] is not None:
         x["g"] = x["g"] * decay
-    at = cut(1, case.length, None if cuts is None else torch.tensor(cuts), CPU)
+    for name in (*NAMES, "do"):
+        x[name] = None if x[name] is None else x[name].reshape(batch, -1, *x[name].shape[2:])
+    at = cut(batch, case.length // batch, None if cuts is None else torch.tensor(cuts), CPU)
     shape = (len(at.first), *x["dfinal"].shape[1:])
     start, end = x["initial_state"].expand(shape), x["dfinal"].expand(shape) * size
     operands, do = _pack(x, at, torch.float32, case.dk**-0.5)

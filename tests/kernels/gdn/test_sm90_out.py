@@ -65,6 +65,12 @@ def test_packed_sequences_end_before_the_next_one_whatever_it_holds():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("member", ["gdn2", "kda", "gdn"])
+def test_rows_of_a_batch_end_before_the_next_one(member):
+    check(cases.make(Case(member, "mild", io="fp16", length=200, heads=2), batch=2), ("early", 2), programs=2)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dv", [64, 128])
 @pytest.mark.parametrize("io", ["fp16", "bf16"])
 @pytest.mark.parametrize("member", MEMBERS)

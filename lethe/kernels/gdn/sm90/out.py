@@ -13,8 +13,8 @@ channels each of every tile, of d_v first and of d_k later (`out_place`); a nint
 
 Barriers: nine mbarriers, five for sets of tiles that are loaded and four for sets that may be stored or
 replaced (`out_memory`), each a phase a chunk; a named barrier of the consumers, five times a chunk. Tiles are
-loaded again as soon as their set is free: S, D, dO and g of the next chunk from step 4 on, v and w once dv and
-dw have left; then the rest is brought into the L2 cache, A and T loaded from step 5 on, q, k and b at last.
+loaded again as soon as their set is free: S, D, dO and g of the next chunk from step 4 on, v and w once dv
+and dw have left, A and T from step 5 on, q, k and b at last; these are brought into the L2 cache before.
 """
 
 import cuda.bindings.driver as cuda
@@ -55,8 +55,9 @@ from lethe.kernels.gdn.sm90.out_values import (
 
 WARPS = THREADS // 32
 LOADER = WARPS
-LOADER_REGISTERS, CONSUMER_REGISTERS = 32, 240
-"""Of 168 that a thread of three warp groups starts with: 128 x 32 + 256 x 240 = 65,536."""
+LOADER_REGISTERS, CONSUMER_REGISTERS = 24, 240
+"""Of 168 that a thread of three warp groups starts with: 128 x 24 + 256 x 240 = 384 x 168. With more, the
+consumers would wait for ever for what the CTA does not have."""
 
 VARIANTS = variants()
 
