@@ -21,9 +21,9 @@ from lethe.kernels.gdn.sm90.out_fragments import (
 )
 
 BLOCKS, HALVES = range(4), range(2)
-LIMIT = 100.0
-"""Largest decay between the middle of a block of 16 and its ends, in log2 units, for which e, 1/e and their
-products stay within float32."""
+LIMIT = 64.0
+"""Largest decay between the middle of a block of 16 and its ends, in log2 units, that e and 1/e are used for:
+5.5 nats a token. Products with them stay within float32, and gradients down to 2^-60 keep their bits."""
 
 
 def rates(place) -> list:
