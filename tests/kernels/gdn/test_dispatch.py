@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lethe.kernels.gdn import dispatch
+from lethe.kernels.gdn import cute_sm90, dispatch
 from lethe.kernels.gdn.checks import Arguments, check
 
 
@@ -21,9 +21,11 @@ def arguments(dtype=torch.bfloat16, dk=128, dv=64, device="cuda") -> Arguments:
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with a GPU of some capability, and every backend installed unless said otherwise."""
+    """A machine with a GPU of some capability, every backend installed unless said otherwise, and built."""
 
     def make(capability, installed=dispatch.BACKENDS):
+        monkeypatch.setattr(cute_sm90.launch, "unavailable", lambda variant: "")
+        monkeypatch.setattr(dispatch, "_MODULE", {**dispatch._MODULE, "cute_sm100": "cute_sm90"})
         monkeypatch.setattr(dispatch, "_capability", lambda index: capability)
         monkeypatch.setattr(dispatch, "INSTALLED", frozenset(installed))
 
@@ -43,8 +45,8 @@ def test_each_gpu_gets_its_own_kernels(machine, capability, expected):
     ("change", "why"),
     [
         ({"dtype": torch.float32}, "q is torch.float32, the kernels take bfloat16 or float16"),
-        ({"dk": 96}, "d_k is 96, the kernels are compiled for 64 and 128"),
-        ({"dv": 256}, "d_v is 256"),
+        ({"dk": 96}, "d_k is 96, the kernels are compiled for 128"),
+        ({"dv": 256}, "d_v is 256, the kernels are compiled for 64 and 128"),
     ],
     ids=["dtype", "dk", "dv"],
 )

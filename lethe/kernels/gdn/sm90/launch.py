@@ -50,21 +50,35 @@ def kernel(stage: str, **options: Any) -> Kernel:
 
 def find(variant: Variant) -> Path:
     """The manifest of a variant, compiled first if need be."""
+    manifest, missing = _lookup(variant)
+    if manifest is not None:
+        return manifest
+    if not available():
+        raise LibraryError(missing)
+    try:
+        build(variant.stage, variant.options, cache())
+    except BuildError as e:
+        raise LibraryError(f"{variant.name} is not built, and could not be: {e}") from e
+    return cache() / f"{variant.name}.json"
+
+
+def unavailable(variant: Variant) -> str:
+    """Why a variant cannot be had here, or an empty string. Compiles nothing."""
+    manifest, missing = _lookup(variant)
+    return "" if manifest is not None or available() else missing
+
+
+def _lookup(variant: Variant) -> tuple[Path | None, str]:
+    """The manifest of a library that is current, or a sentence about its absence."""
     current, stale = source_hash(variant.stage), False
     for folder in _folders():
         manifest = folder / f"{variant.name}.json"
         if manifest.exists() and manifest.with_suffix(".so").exists():
             if json.loads(manifest.read_text())["source"] == current:
-                return manifest
+                return manifest, ""
             stale = True
-    if available():
-        try:
-            build(variant.stage, variant.options, cache())
-        except BuildError as e:
-            raise LibraryError(f"{variant.name} is not built, and could not be: {e}") from e
-        return cache() / f"{variant.name}.json"
     found = "was built from other sources" if stale else "is not built"
-    raise LibraryError(
+    return None, (
         f"{variant.name} {found}: run 'python -m lethe.kernels.gdn.sm90.build {variant.stage}' where "
         f"nvidia-cutlass-dsl is installed and put the folder in LETHE_GDN_LIBRARIES"
     )
