@@ -103,8 +103,10 @@ class Step:
 def kind_of(a: Arguments) -> Kind:
     """The kind of a call."""
     io = str(a.q.dtype).removeprefix("torch.")
-    come = ("none" if t is None else "head" if t.shape[3] == 1 else "channel" for t in (a.g, a.b, a.w))
-    return Kind(io, a.q.shape[3], a.v.shape[3], *come, packed=a.cu_seqlens is not None)
+    gate, erase, write = (
+        "none" if t is None else "head" if t.shape[3] == 1 else "channel" for t in (a.g, a.b, a.w)
+    )
+    return Kind(io, a.q.shape[3], a.v.shape[3], gate, erase, write, packed=a.cu_seqlens is not None)
 
 
 def libraries(kind: Kind) -> list[Variant]:
