@@ -7,7 +7,8 @@
 `build` needs the compiler (nvidia-cutlass-dsl) and no GPU; it leaves two files for each library that `run`
 may need, the most telling first, and skips what is there and current. `run` needs torch and a GPU: accuracy
 against float64, equal bits, graphs and red zones (`gdn_gpu_checks`), then speed (`gdn_gpu_speed`), each
-finding a line of a file as soon as it is there; a case that fails is a line with its error. ``--fla`` times
+finding a line of a file as soon as it is there. A task that fails is a line with its error; one that loses
+the device or never ends costs its process, and the next one starts in another. ``--fla`` times
 flash-linear-attention too, where it can be imported. `record` writes what `run` left to ``data/measured``.
 """
 
@@ -15,8 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import queue
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -93,46 +97,141 @@ def _compile(variant: Any, folder: Path) -> bool:
 
 # --- the run ----------------------------------------------------------------------------------
 
+Task = tuple[Row, Callable[[], Row]]
+"""What a line is about, and the work that finds the rest of it."""
+
+PHASES = {"checks": ACCURACY, "speed": SPEED}
+PATIENCE = {"checks": 45.0, "ours": 45.0, "fla": 150.0}
+"""Seconds that one task may take: a kernel that waits for ever is ended with its process."""
+
+STARTS = 30.0
+"""Seconds that a process has for itself before its first task."""
+
+LOST = 5
+"""Processes that may be lost in a row before a phase is given up."""
+
+MARK = "row "
+
+
+def tasks(phase: str, fla: bool) -> list[Task]:
+    """A phase's tasks; needs no device."""
+    from lethe.evidence import gdn_gpu_checks, gdn_gpu_speed
+
+    return list(gdn_gpu_checks.tasks() if phase == "checks" else gdn_gpu_speed.tasks(fla))
+
 
 def run(out: Path, seconds: float, fla: bool) -> None:
     """All findings, as lines of two files."""
-    from lethe.evidence import gdn_gpu_checks, gdn_gpu_speed
-
     end = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
     about = {"device": asdict(provenance.device("cuda")), "versions": provenance.versions()}
     provenance.write_atomically(out / DEVICE, json.dumps(about, indent=1) + "\n")
-    checks_end = end - (1 - FOR_ACCURACY) * seconds
-    _lines(out / ACCURACY, gdn_gpu_checks.tasks(), checks_end)
-    _lines(out / SPEED, gdn_gpu_speed.tasks(fla), end)
+    for phase, file in PHASES.items():
+        limit = end - (1 - FOR_ACCURACY) * seconds if phase == "checks" else end
+        command = [sys.executable, "-m", "lethe.evidence.gdn_gpu", "serve", phase]
+        abouts = [about for about, _ in tasks(phase, fla)]
+        _watched(out / file, abouts, command + ["--fla"] * fla, limit)
 
 
-Task = tuple[Row, Callable[[], Row]]
-"""What a line is about, and the work that finds the rest of it."""
+def serve(phase: str, first: int, fla: bool) -> int:
+    """A process of `run`: the tasks from one on, a marked line for each, until the device is lost."""
+    for about, work in tasks(phase, fla)[first:]:
+        start = time.monotonic()
+        try:
+            found = work()
+        except Exception as error:  # the other tasks go on; the line says what happened
+            found = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
+        row = {**about, **_finite(found), "seconds": round(time.monotonic() - start, 2)}
+        lost = _lost() if "error" in found else ""
+        row |= {"lost": lost} if lost else {}
+        print(MARK + json.dumps(row, sort_keys=True, allow_nan=False), flush=True)
+        if lost:
+            return 3
+    return 0
 
 
-def _lines(file: Path, tasks: Iterator[Task], end: float) -> None:
-    """A line for each task, until the time is over or the device is lost."""
+def _watched(file: Path, abouts: list[Row], command: list[str], end: float) -> None:
+    """A line for each task; processes that die, lose the device or do not answer are replaced."""
+    at, lost = 0, 0
     with file.open("w", encoding="utf-8") as lines:
 
         def write(row: Row) -> None:
             lines.write(json.dumps(row, sort_keys=True, allow_nan=False) + "\n")
             lines.flush()
-            print(json.dumps(row, sort_keys=True)[:600], flush=True)
+            print(_brief(row), flush=True)
 
-        for about, work in tasks:
-            if time.monotonic() > end:
-                write({"kind": "end", "why": f"the time was over before {json.dumps(about)}"})
+        while at < len(abouts) and lost < LOST:
+            why = ""
+            for row in _answers([*command, "--first", str(at)], abouts[at:], end):
+                if isinstance(row, str):
+                    why = row
+                    break
+                write(row)
+                at += 1
+                lost = lost + 1 if "lost" in row else 0
+            if time.monotonic() >= end:
+                write({"kind": "end", "why": f"the time was over after {at} of {len(abouts)} tasks"})
                 return
-            start = time.monotonic()
+            if why:
+                write({**abouts[at], "error": why})
+                at, lost = at + 1, lost + 1
+        if at < len(abouts):
+            write(
+                {
+                    "kind": "end",
+                    "why": f"{LOST} processes were lost in a row; {at} of {len(abouts)} tasks done",
+                }
+            )
+
+
+def _answers(command: list[str], abouts: list[Row], end: float) -> Iterator[Row | str]:
+    """Each task's answer by a new process; unless it answers all, at last why the next one has none."""
+    answers: queue.Queue[str | None] = queue.Queue()
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=provenance.ROOT)
+
+    def read() -> None:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith(MARK):
+                answers.put(line.removeprefix(MARK))
+        answers.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    extra = STARTS
+    try:
+        for about in abouts:
+            patience = PATIENCE.get(about["kind"], PATIENCE["checks"]) + extra
+            wait, extra = min(patience, end - time.monotonic()), 0.0
             try:
-                found = work()
-            except Exception as error:  # the other tasks go on; the line says what happened
-                found = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
-            write({**about, **_finite(found), "seconds": round(time.monotonic() - start, 2)})
-            if "error" in found and (lost := _lost()):
-                write({"kind": "end", "why": f"the device is lost: {lost}"})
+                answer = answers.get(timeout=max(0.0, wait))
+            except queue.Empty:
+                yield f"no answer within {patience:.0f} s"
                 return
+            if answer is None:
+                yield f"the process ended with status {child.wait()}"
+                return
+            row: Row = json.loads(answer)
+            yield row
+            if "lost" in row:
+                return
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _brief(row: Row) -> str:
+    """A line for whoever watches."""
+    names = ("kind", "member", "gate", "io", "dv", "batch", "heads", "length", "cuts", "save")
+    text = " ".join(str(row[name]) for name in names if name in row)
+    if "why" in row or "error" in row:
+        return f"{text}: {row.get('why') or row['error']}"
+    if "passed" in row:
+        worst = row.get("errors") and max(row["errors"].items(), key=lambda x: x[1] if x[1] else 9.0)
+        return f"{text}: {'passed' if row['passed'] else 'FAILED'} {worst or ''}"
+    median = {name: round(us, 1) for name, us in row.get("median_us", {}).items()}
+    ratio = {name: round(x, 2) for name, x in row.get("ratio", {}).items()}
+    against = {n: round(row[n]["fla_over_ours"], 2) for n in ("forward", "forward+backward") if n in row}
+    return f"{text}: {median or ''} {ratio or ''} {against or ''} {row.get('agrees', '')}"
 
 
 def _finite(value: Any) -> Any:
@@ -200,12 +299,18 @@ def main(argv: list[str] | None = None) -> int:
     go.add_argument("--out", type=Path, required=True)
     go.add_argument("--seconds", type=float, default=240.0)
     go.add_argument("--fla", action="store_true")
+    child = commands.add_parser("serve")
+    child.add_argument("phase", choices=list(PHASES))
+    child.add_argument("--first", type=int, default=0)
+    child.add_argument("--fla", action="store_true")
     commands.add_parser("record").add_argument("folder", type=Path)
     given = parser.parse_args(argv)
     if given.command == "build":
         failed = build(given.folder, given.processes)
         print("\n".join(failed) or "every library is there and current")
         return 1 if failed else 0
+    if given.command == "serve":
+        return serve(given.phase, given.first, given.fla)
     if given.command == "run":
         run(given.out, given.seconds, given.fla)
     else:

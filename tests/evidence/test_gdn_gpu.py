@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 
 import pytest
 import torch
@@ -48,25 +50,59 @@ def test_a_run_that_was_cut_short_is_recorded_as_far_as_it_came(left, tmp_path):
     assert [p.stem for p in gdn_gpu.record(left, tmp_path)] == ["gdn_accuracy"]
 
 
-def test_a_task_that_fails_leaves_its_error_and_the_next_one_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(gdn_gpu, "_lost", lambda: "")
-
+def test_a_task_that_fails_leaves_its_error_and_the_next_one_runs(monkeypatch, capsys):
     def fails():
         raise RuntimeError("no luck")
 
-    tasks = [({"kind": "a"}, fails), ({"kind": "b"}, lambda: {"errors": {"dq": float("inf")}})]
-    gdn_gpu._lines(tmp_path / "found", iter(tasks), float("inf"))
-    first, second = map(json.loads, (tmp_path / "found").read_text().splitlines())
+    todo = [({"kind": "a"}, fails), ({"kind": "b"}, lambda: {"errors": {"dq": float("inf")}})]
+    monkeypatch.setattr(gdn_gpu, "tasks", lambda phase, fla: todo)
+    monkeypatch.setattr(gdn_gpu, "_lost", lambda: "")
+    assert gdn_gpu.serve("checks", 0, False) == 0
+    first, second = (json.loads(x.removeprefix(gdn_gpu.MARK)) for x in capsys.readouterr().out.splitlines())
     assert first["error"] == "RuntimeError: no luck" and second["errors"] == {"dq": None}
-
-
-def test_a_lost_device_and_the_end_of_time_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(gdn_gpu, "_lost", lambda: "an illegal address")
-    gdn_gpu._lines(tmp_path / "lost", iter([({"kind": "a"}, lambda: {}["x"])] * 2), float("inf"))
-    lines = [json.loads(line) for line in (tmp_path / "lost").read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["a", "end"] and "illegal address" in lines[1]["why"]
-    gdn_gpu._lines(tmp_path / "late", iter([({"kind": "a"}, dict)]), 0.0)
-    assert json.loads((tmp_path / "late").read_text())["kind"] == "end"
+    assert gdn_gpu.serve("checks", 0, False) == 3
+    assert json.loads(capsys.readouterr().out.removeprefix(gdn_gpu.MARK))["lost"] == "an illegal address"
+
+
+CHILD = """
+import json, os, sys, time
+for n in range(int(sys.argv[-1]), 5):
+    time.sleep(60 if n == 1 else 0)
+    if n == 2:
+        os._exit(7)
+    row = {"kind": str(n), **({"lost": "gone"} if n == 3 else {})}
+    print("some library says something")
+    print("row " + json.dumps(row), flush=True)
+    if n == 3:
+        break
+"""
+
+
+def watched(tmp_path, seconds: float) -> list:
+    """Five tasks: the second never ends, the third ends its process, the fourth loses the device."""
+    abouts = [{"kind": str(n)} for n in range(5)]
+    end = time.monotonic() + seconds
+    gdn_gpu._watched(tmp_path / "found", abouts, [sys.executable, "-c", CHILD], end)
+    return [json.loads(line) for line in (tmp_path / "found").read_text().splitlines()]
+
+
+def test_processes_that_are_lost_are_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(gdn_gpu, "STARTS", 3.0)
+    monkeypatch.setattr(gdn_gpu, "PATIENCE", {"checks": 0.5})
+    lines = watched(tmp_path, 60)
+    assert [line["kind"] for line in lines] == ["0", "1", "2", "3", "4"]
+    assert lines[1]["error"].startswith("no answer within") and "status 7" in lines[2]["error"]
+    assert lines[3]["lost"] == "gone" and "error" not in lines[4]
+
+
+def test_the_end_of_time_and_too_many_losses_are_said(tmp_path, monkeypatch):
+    assert watched(tmp_path, 1.5)[-1]["kind"] == "end"
+    monkeypatch.setattr(gdn_gpu, "STARTS", 3.0)
+    monkeypatch.setattr(gdn_gpu, "PATIENCE", {"checks": 0.5})
+    monkeypatch.setattr(gdn_gpu, "LOST", 2)
+    lines = watched(tmp_path, 60)
+    assert "2 processes were lost in a row; 3 of 5" in lines[-1]["why"]
 
 
 def test_libraries_cover_every_task_and_the_main_case_comes_first():
