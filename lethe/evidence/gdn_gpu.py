@@ -1,7 +1,8 @@
 """Everything about the gated-linear-recurrence kernels that needs a GPU, in one call that writes as it goes.
 
     python -m lethe.evidence.gdn_gpu build --folder FOLDER [--processes 2]
-    LETHE_GDN_LIBRARIES=FOLDER python -m lethe.evidence.gdn_gpu run --out DIR [--seconds 240] [--fla]
+    LETHE_GDN_LIBRARIES=FOLDER python -m lethe.evidence.gdn_gpu run --out DIR [--seconds 240]
+        [--fla] [--only checks | speed]
     python -m lethe.evidence.gdn_gpu record DIR
 
 `build` needs the compiler (nvidia-cutlass-dsl) and no GPU; it leaves two files for each library that `run`
@@ -101,7 +102,7 @@ Task = tuple[Row, Callable[[], Row]]
 """What a line is about, and the work that finds the rest of it."""
 
 PHASES = {"checks": ACCURACY, "speed": SPEED}
-PATIENCE = {"checks": 45.0, "ours": 45.0, "fla": 150.0}
+PATIENCE = {"checks": 25.0, "ours": 25.0, "fla": 120.0}
 """Seconds that one task may take: a kernel that waits for ever is ended with its process."""
 
 STARTS = 30.0
@@ -120,17 +121,18 @@ def tasks(phase: str, fla: bool) -> list[Task]:
     return list(gdn_gpu_checks.tasks() if phase == "checks" else gdn_gpu_speed.tasks(fla))
 
 
-def run(out: Path, seconds: float, fla: bool) -> None:
-    """All findings, as lines of two files."""
+def run(out: Path, seconds: float, fla: bool, phases: list[str]) -> None:
+    """All findings, as lines of a file for each phase; the checks leave time for the speeds."""
     end = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
     about = {"device": asdict(provenance.device("cuda")), "versions": provenance.versions()}
     provenance.write_atomically(out / DEVICE, json.dumps(about, indent=1) + "\n")
-    for phase, file in PHASES.items():
-        limit = end - (1 - FOR_ACCURACY) * seconds if phase == "checks" else end
+    for phase in phases:
+        share = FOR_ACCURACY if phase == "checks" and len(phases) > 1 else 1.0
+        limit = end - (1 - share) * seconds
         command = [sys.executable, "-m", "lethe.evidence.gdn_gpu", "serve", phase]
         abouts = [about for about, _ in tasks(phase, fla)]
-        _watched(out / file, abouts, command + ["--fla"] * fla, limit)
+        _watched(out / PHASES[phase], abouts, command + ["--fla"] * fla, limit)
 
 
 def serve(phase: str, first: int, fla: bool) -> int:
@@ -176,12 +178,8 @@ def _watched(file: Path, abouts: list[Row], command: list[str], end: float) -> N
                 write({**abouts[at], "error": why})
                 at, lost = at + 1, lost + 1
         if at < len(abouts):
-            write(
-                {
-                    "kind": "end",
-                    "why": f"{LOST} processes were lost in a row; {at} of {len(abouts)} tasks done",
-                }
-            )
+            why = f"{LOST} processes were lost in a row; {at} of {len(abouts)} tasks done"
+            write({"kind": "end", "why": why})
 
 
 def _answers(command: list[str], abouts: list[Row], end: float) -> Iterator[Row | str]:
@@ -299,6 +297,7 @@ def main(argv: list[str] | None = None) -> int:
     go.add_argument("--out", type=Path, required=True)
     go.add_argument("--seconds", type=float, default=240.0)
     go.add_argument("--fla", action="store_true")
+    go.add_argument("--only", choices=list(PHASES))
     child = commands.add_parser("serve")
     child.add_argument("phase", choices=list(PHASES))
     child.add_argument("--first", type=int, default=0)
@@ -312,7 +311,7 @@ def main(argv: list[str] | None = None) -> int:
     if given.command == "serve":
         return serve(given.phase, given.first, given.fla)
     if given.command == "run":
-        run(given.out, given.seconds, given.fla)
+        run(given.out, given.seconds, given.fla, [given.only] if given.only else list(PHASES))
     else:
         for path in record(given.folder):
             print(path)

@@ -8,7 +8,8 @@
   the input dtype may add; ``planned`` is the error of the plan's emulation before it is stored.
 * ``bits``: twenty runs, compared bit for bit with the first.
 * ``graph``: the captured call on inputs that came later, compared bit for bit with the eager one.
-* ``operator``: the public call and its autograd give the same bits as the kernels by themselves.
+* ``operator``: the public call and its autograd give the same bits as the kernels by themselves;
+  ``compiled``: and under torch.compile.
 * ``red zones``: inputs, workspaces and outputs stand in buffers of which every other byte is 0xFF. Bytes that
   changed are writes out of bounds, and a NaN in a result was read out of bounds or never written.
 """
@@ -188,6 +189,24 @@ def operator(case: Case, cuts: tuple[int, ...] | None = None, save: bool = False
     return {"explain": chosen, "equal": rows, "passed": passed}
 
 
+def compiled(case: Case) -> Row:
+    """The public operator traced as one graph by torch.compile, against the same without."""
+    from lethe.kernels.gdn.operator import gated_delta_rule
+
+    c = call(case)
+
+    def step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor) -> Any:
+        return gated_delta_rule(q, k, v, g, b, w, scale=c.a.scale, backend="auto")[0]
+
+    leaves = [c.a.tensors()[name].clone().requires_grad_() for name in TENSORS[:-1]]
+    results = []
+    for function in (step, torch.compile(step, backend="aot_eager", fullgraph=True)):
+        o = function(*leaves)
+        results.append([o.detach(), *torch.autograd.grad(o, leaves, c.do)])
+    equal = [_equal(*pair) for pair in zip(*results, strict=True)]
+    return {"equal": dict(zip(("o", *TENSORS[:-1]), equal, strict=True)), "passed": all(equal)}
+
+
 @dataclass
 class Zoned:
     """Tensors within buffers of which every byte is 0xFF; also an allocator for `cute_sm90`."""
@@ -265,6 +284,7 @@ def tasks() -> Iterator[tuple[Row, Callable[[], Row]]]:
         add("red zones", red_zones, case)
     add("operator", operator, main)
     add("operator", operator, main, save=True)
+    add("compiled", compiled, main)
     for case in grid[: len(grid) // 2]:
         add("accuracy", accuracy, case)
     for case in (main, sharp):

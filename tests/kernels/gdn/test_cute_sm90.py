@@ -141,6 +141,24 @@ def test_plans_give_what_the_kernels_declare(member, save, monkeypatch):
             launch.Passed(x).fields(step.arguments[x.name], sizes)
 
 
+@pytest.mark.parametrize("save", [False, True], ids=["recompute", "save"])
+def test_the_operator_promises_what_the_plan_makes(save):
+    """The operator's fake, by which programs are traced, against the tensors of the plan."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    import lethe.kernels.gdn.operator  # noqa: F401
+
+    a, _, _ = arguments(Case("gdn2", "mild", length=70, heads=2, dv=64))
+    _, made = cute_sm90.plan_forward(a, save, new)
+    nothing = torch.empty(0, dtype=a.q.dtype)
+    saved = (made["powers"], nothing, made["S"]) if save else (nothing,) * 3
+    with FakeTensorMode() as mode:
+        fakes = [None if t is None else mode.from_tensor(t) for t in (*(getattr(a, n) for n in NAMES), None)]
+        found = torch.ops.lethe.gated_delta_rule(*fakes, a.scale, "cute_sm90", save)
+    for fake, real in zip(found, (made["o"], made["final"], *saved), strict=True):
+        assert (fake.shape, fake.dtype) == (real.shape, real.dtype)
+
+
 def test_few_rows_get_a_group_for_each_half_of_the_columns():
     kind = cute_sm90.Kind("float16", 128, 128, "channel", "channel", "channel", packed=False)
     chosen = {rows: cute_sm90.groups_for(kind, rows, 2, 132) for rows in (8, 32, 33, 34, 256)}

@@ -24,6 +24,7 @@ def machine(monkeypatch):
     """A machine with a GPU of some capability, every backend installed unless said otherwise, and built."""
 
     def make(capability, installed=dispatch.BACKENDS):
+        monkeypatch.setattr(cute_sm90, "_ready", set())
         monkeypatch.setattr(cute_sm90.launch, "unavailable", lambda variant: "")
         monkeypatch.setattr(dispatch, "_MODULE", {**dispatch._MODULE, "cute_sm100": "cute_sm90"})
         monkeypatch.setattr(dispatch, "_capability", lambda index: capability)
@@ -80,3 +81,27 @@ def test_what_is_installed_is_a_module_of_the_package():
     for name in dispatch.INSTALLED:
         backend = dispatch.module(name)
         assert callable(backend.forward) and callable(backend.backward)
+
+
+def test_cute_is_the_kernels_of_this_gpu_or_an_error(machine):
+    machine((9, 0))
+    choice = dispatch.choose(arguments(), "cute")
+    assert choice.backend == "cute_sm90" and "cute_sm100" in str(choice)
+    machine((8, 0))
+    with pytest.raises(ValueError, match=r"'cute' cannot run this call: this GPU has .* 8\.0"):
+        dispatch.choose(arguments(), "cute")
+    with pytest.raises(ValueError, match=r"q is on cpu, the kernels need a CUDA device$"):
+        dispatch.choose(arguments(device="cpu"), "cute")
+    with pytest.raises(ValueError, match="choose auto, cute, cute_sm100, cute_sm90, torch"):
+        dispatch.choose(arguments(), "triton")
+
+
+def test_a_missing_library_leaves_torch_with_the_reason(machine, monkeypatch):
+    machine((9, 0))
+    monkeypatch.setattr(cute_sm90, "_ready", set())
+    monkeypatch.setattr(cute_sm90.launch, "unavailable", lambda variant: f"{variant.name} is not built")
+    a = arguments()
+    choice = dispatch.choose(a, "auto")
+    assert choice.backend == "torch"
+    with pytest.warns(UserWarning, match="runs in torch: prep_.* is not built"):
+        dispatch.warn_if_slow(choice, a)
