@@ -80,7 +80,6 @@ class ThreadCopies:
         finally:
             self.cta.shared.watch = watch
         if watch is not None and watch.order is not None:
-            watch.rows = rows
             off = dst.astype(np.int64)
             warps = watch.warp_of[rows[0] : rows[1]]
             watch.order.wrote(

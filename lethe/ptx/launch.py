@@ -84,12 +84,16 @@ def parameter_sizes(ptx: str) -> dict[str, list[int]]:
 
 
 def address_of(array: Any) -> int:
-    """Address of a numpy array's or CPU tensor's first element."""
+    """Address of a numpy array's or CPU tensor's first element; 0 if it has none."""
+    if 0 in array.shape:
+        return 0
     return int(array.data_ptr()) if hasattr(array, "data_ptr") else int(array.ctypes.data)
 
 
 def byte_count(array: Any) -> int:
     """Bytes from an array's first element to the end of its last, whatever its strides."""
+    if 0 in array.shape:
+        return 0
     size = array.element_size() if hasattr(array, "element_size") else array.itemsize
     return int(size * (1 + sum((n - 1) * s for n, s in zip(array.shape, _strides(array), strict=True))))
 
@@ -112,13 +116,17 @@ def _strides(array: Any) -> list[int]:
     return [s // array.itemsize for s in array.strides]
 
 
+SCALARS = {"float": ctypes.c_float, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64}
+
+
 class Argument(NamedTuple):
-    """One argument of the host launcher: a tensor struct, or a stream."""
+    """One argument of the host launcher: a tensor struct, a scalar (``scalar``: its C type) or a stream."""
 
     name: str
     shapes: int
     strides: int
     stride_bits: int
+    scalar: str = ""
 
 
 def parse_header(text: str) -> tuple[str, list[Argument]]:
@@ -132,8 +140,11 @@ def parse_header(text: str) -> tuple[str, list[Argument]]:
     arguments = []
     for declaration in filter(None, (part.strip() for part in call[1].split(","))):
         kind, name = re.split(r"\s+\*?", declaration, maxsplit=1)
+        if kind in SCALARS:
+            arguments.append(Argument(name, 0, 0, 64, kind))
+            continue
         if kind not in structs and "cudaStream_t" not in kind and "CUstream" not in kind:
-            raise LaunchError(f"argument '{declaration}' is neither a tensor nor a stream")
+            raise LaunchError(f"argument '{declaration}' is no tensor, stream, float or integer")
         body = structs.get(kind, "")
         shapes = re.search(r"int32_t dynamic_shapes\[(\d+)\]", body)
         strides = re.search(r"int(\d+)_t dynamic_strides\[(\d+)\]", body)
@@ -148,10 +159,17 @@ def parse_header(text: str) -> tuple[str, list[Argument]]:
     return call[2], arguments
 
 
-def tensor_struct(argument: Argument, array: Any) -> ctypes.Structure:
-    """The struct by which a launcher receives a tensor: address, then dynamic shapes and strides."""
+def tensor_struct(argument: Argument, array: Any, axes: Sequence[int] | None = None) -> ctypes.Structure:
+    """The struct by which a launcher receives a tensor: address, then dynamic shapes and strides.
+
+    ``axes``: those with a dynamic size, of a dense row-major tensor; a stride is then dynamic where a later
+    axis is. By default all sizes are static or all are dynamic.
+    """
     shape, strides = list(array.shape), _strides(array)
     dynamic = strides if argument.strides == len(strides) else [s for s in strides if s != 1]
+    if axes is not None:
+        dynamic = [stride for axis, stride in enumerate(strides) if any(later > axis for later in axes)]
+        shape = [shape[axis] for axis in axes]
     if argument.shapes not in (0, len(shape)) or argument.strides not in (0, len(dynamic)):
         raise LaunchError(
             f"'{argument.name}' wants {argument.shapes} shapes and {argument.strides} strides, "
@@ -207,24 +225,27 @@ class HostLauncher:
 
     ``object_file`` and ``header``: from export_to_c. ``ptx``: the module's text, which says how many bytes
     each parameter has. ``attributes``: device attributes that the launcher may ask for, over the defaults.
+    ``axes``: the axes with a dynamic size, for tensors that have static ones too (`tensor_struct`).
     """
 
     object_file: Path
     header: Path
     ptx: str
     attributes: Mapping[int, int] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._symbol, self.arguments = parse_header(self.header.read_text())
         self._sizes = parameter_sizes(self.ptx)
         self._library = ctypes.CDLL(str(build_library(self.object_file)))
 
-    def capture(self, *tensors: Any) -> list[Launch]:
-        """The launches of one call. ``tensors``: in the order of the launcher's arguments, streams left out.
+    def capture(self, *values: Any) -> list[Launch]:
+        """The launches of one call. ``values``: tensors and scalars in the launcher's order, no streams.
 
         Raises LaunchError if the launcher fails or asks for an unknown device attribute.
         """
-        named = {a.name: t for a, t in zip((a for a in self.arguments if a.name), tensors, strict=True)}
+        given = {a.name: v for a, v in zip((a for a in self.arguments if a.name), values, strict=True)}
+        named = {a.name: given[a.name] for a in self.arguments if a.name and not a.scalar}
         launches: list[Launch] = []
         faults: list[str] = []
 
@@ -247,13 +268,19 @@ class HostLauncher:
             return known.get(number, 0)
 
         self._call(
-            [tensor_struct(a, named[a.name]) if a.name else None for a in self.arguments], launched, attribute
+            [self._passed(a, given[a.name]) if a.name else None for a in self.arguments], launched, attribute
         )
         if faults:
             raise LaunchError(faults[0])
         return launches
 
-    def _call(self, structs: Sequence[ctypes.Structure | None], launched: Any, attribute: Any) -> None:
+    def _passed(self, argument: Argument, value: Any) -> Any:
+        """What the launcher gets the address of."""
+        if argument.scalar:
+            return SCALARS[argument.scalar](value)
+        return tensor_struct(argument, value, self.axes.get(argument.name))
+
+    def _call(self, structs: Sequence[Any], launched: Any, attribute: Any) -> None:
         triple = ctypes.POINTER(ctypes.c_uint)
         on_launch = ctypes.CFUNCTYPE(
             ctypes.c_int,

@@ -129,18 +129,25 @@ class Residency(BlockEnds):
         low, high = group.rows
         if path.mask is not None or (low % 4 == 0 and high % 4 == 0):
             return True
-        if low // 4 != (high - 1) // 4:
-            self._replace(group, list(group.split(np.arange(low, high) // 4)))
-            return False
-        path.wait = ("warpgroup", path.pc)
-        first, last = low // 4 * 4, low // 4 * 4 + 4
-        team = [g for g in self.groups if first <= g.rows[0] < last]
-        ready = all(g.current().wait == path.wait and g.current().mask is None for g in team)
-        if ready and sum(g.size for g in team) == last - first:
+        pieces = list(group.split(np.arange(low, high) // 4))
+        if len(pieces) > 1:
+            self._replace(group, pieces)
+        else:
+            pieces = [group]
+        for piece in pieces:
+            piece.current().wait = ("warpgroup", path.pc)
+        for first in sorted({piece.rows[0] // 4 * 4 for piece in pieces}):
+            self._join((first, first + 4), ("warpgroup", path.pc))
+        return False
+
+    def _join(self, rows: tuple[int, int], wait: tuple[str, int]) -> None:
+        """Make one group of a warpgroup whose warps all wait."""
+        team = [g for g in self.groups if rows[0] <= g.rows[0] < rows[1]]
+        ready = all(g.current().wait == wait and g.current().mask is None for g in team)
+        if ready and sum(g.size for g in team) == rows[1] - rows[0]:
             for g in team:
                 self.groups.remove(g)
-            self.groups.append(Group((first, last), [Path(path.pc)]))
-        return False
+            self.groups.append(Group(rows, [Path(wait[1])]))
 
     def _function(self, group: Group, path: Path) -> tuple[Callable[[Any], Any], Code, Block]:
         masked = path.mask is not None

@@ -74,27 +74,50 @@ def tensor_work(plan: Plan = CHOSEN, dk: int = 128, dv: int = 128) -> dict[str, 
     return work
 
 
-def handed_bytes(plan: Plan = CHOSEN, dk: int = 128, dv: int = 128) -> dict[str, int]:
-    """Bytes that each stage writes to or reads from workspaces, per chunk and head."""
+def handed_bytes(plan: Plan = CHOSEN, dk: int = 128, dv: int = 128, erase: bool = True) -> dict[str, int]:
+    """Bytes that each stage writes to or reads from workspaces, per chunk and head.
+
+    Without erasure there is neither T nor W, and scan reads Kt in one direction only.
+    """
     square, keys, values, states = CHUNK * CHUNK, CHUNK * dk, CHUNK * dv, dk * dv
     sizes = {"A": square, "T": square, "Kt": keys, "W": keys, "U": values}
     total = dict.fromkeys(("prep", "scan", "out"), 0)
     for name, stages in HANDED.items():
         width = 4 if plan.form(f"store.{name}") in ("bf16x2", "fp32") else 2
+        if not erase:
+            stages = () if name in "TW" else tuple(dict.fromkeys(stages))
         for stage in stages:
             total[stage] += width * sizes.get(name, states)
     return total
 
 
-def traffic(plan: Plan = CHOSEN, dk: int = 128, dv: int = 128) -> dict[str, int]:
+Widths = tuple[int, int, int]
+"""Numbers that g, b and w have for a token and head: 0 where the gate is absent, 1 for one a head."""
+
+
+def traffic(
+    plan: Plan = CHOSEN, dk: int = 128, dv: int = 128, widths: Widths | None = None
+) -> dict[str, int]:
     """Bytes of memory traffic of each stage, per chunk and head: inputs, gradients, workspaces.
 
-    Inputs and gradients are 16 bits wide, decays and their gradients 32; every gate is one a channel.
+    Inputs and gradients are 16 bits wide, decays and their gradients 32; every gate is one a channel unless
+    `widths` says otherwise.
     """
-    keys, values = CHUNK * dk, CHUNK * dv
-    inputs = 2 * (3 * keys + 3 * values) + 4 * keys
-    gradients = 2 * (3 * keys + 2 * values) + 4 * keys
-    total = handed_bytes(plan, dk, dv)
+    widths = (dk, dk, dv) if widths is None else widths
+    total = handed_bytes(plan, dk, dv, widths[1] > 0)
+    inputs, gradients = _tokens(dk, dv, widths)
     total["prep"] += inputs
     total["out"] += inputs + gradients
     return total
+
+
+def least_traffic(dk: int = 128, dv: int = 128, widths: Widths | None = None) -> int:
+    """Bytes of inputs and gradients alone, each moved once, per chunk and head."""
+    return sum(_tokens(dk, dv, (dk, dk, dv) if widths is None else widths))
+
+
+def _tokens(dk: int, dv: int, widths: Widths) -> tuple[int, int]:
+    """Bytes of a chunk's inputs (q, k, v, dO and gates), and of its gradients."""
+    g, b, w = widths
+    gates = 4 * g + 2 * (b + w)
+    return CHUNK * (2 * (2 * dk + 2 * dv) + gates), CHUNK * (2 * (2 * dk + dv) + gates)

@@ -8,10 +8,12 @@ cute_sm90      wgmma / TMA kernels                          compute capability 9
 torch          chunkwise, in float32 or float64             anywhere
 =============  ===========================================  ==========================================
 
-A backend that is asked for by name runs or raises. ``auto`` takes the first one that does not refuse; if a
-GPU has native kernels but they refuse the arguments, ``auto`` warns with the reason before it takes torch.
+A backend that is asked for by name runs or raises; ``cute`` asks for the native kernels of whatever GPU it
+is. ``auto`` takes the first backend that does not refuse; if a GPU has native kernels but they refuse the
+arguments, ``auto`` warns with the reason before it takes torch.
 A backend is a module of this package with ``forward(arguments, save)`` and ``backward(arguments, do, dfinal,
-saved)`` as in `torch_path`; one that is not installed is refused with that reason.
+saved)`` as in `torch_path`; one that is not installed is refused with that reason. A native one also has
+``lacks(io, dk, dv, gate, erase, write, packed)``: why it cannot run such calls on any machine, or here.
 """
 
 from __future__ import annotations
@@ -31,9 +33,6 @@ CAPABILITY = {"cute_sm100": (10, 0), "cute_sm90": (9, 0)}
 
 BACKENDS = (*CAPABILITY, "torch")
 MODES = ("recompute", "save")
-SIZES = (64, 128)
-"""d_k and d_v that the native kernels are compiled for."""
-
 _MODULE = {"torch": "torch_path", **{name: name for name in CAPABILITY}}
 INSTALLED = frozenset(b for b, m in _MODULE.items() if find_spec(f"{__package__}.{m}") is not None)
 
@@ -59,6 +58,17 @@ def _capability(index: int | None) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)
 
 
+@torch.compiler.assume_constant_result
+def _lacks(backend: str, io: str, dk: int, dv: int, gate: str, erase: str, write: str, packed: bool) -> str:
+    found: str = module(backend).lacks(io, dk, dv, gate, erase, write, packed)
+    return found
+
+
+def _how(gate: torch.Tensor | None) -> str:
+    """How a gate comes."""
+    return "none" if gate is None else "head" if gate.shape[3] == 1 else "channel"
+
+
 def refusal(backend: str, a: Arguments) -> str:
     """Why `backend` cannot run this call, or an empty string."""
     if backend == "torch":
@@ -72,21 +82,23 @@ def refusal(backend: str, a: Arguments) -> str:
         return f"this build has no {_MODULE[backend]} module"
     if a.q.dtype not in (torch.bfloat16, torch.float16):
         return f"q is {a.q.dtype}, the kernels take bfloat16 or float16"
-    for name, size in (("d_k", a.q.shape[3]), ("d_v", a.v.shape[3])):
-        if size not in SIZES:
-            return f"{name} is {size}, the kernels are compiled for {' and '.join(map(str, SIZES))}"
-    return ""
+    if a.q.shape[0] * a.q.shape[1] == 0:
+        return "there are no tokens, the kernels need one"
+    io, packed = str(a.q.dtype).removeprefix("torch."), a.cu_seqlens is not None
+    return _lacks(backend, io, a.q.shape[3], a.v.shape[3], _how(a.g), _how(a.b), _how(a.w), packed)
 
 
 def choose(a: Arguments, backend: str) -> Choice:
     """Raises ValueError for an unknown backend, or for one that was asked for and refuses."""
-    if backend != "auto" and backend not in BACKENDS:
-        raise ValueError(f"backend is {backend!r}; choose auto, {', '.join(BACKENDS)}")
+    candidates = {"auto": BACKENDS, "cute": tuple(CAPABILITY)}.get(backend, (backend,))
+    if candidates[0] not in BACKENDS:
+        raise ValueError(f"backend is {backend!r}; choose auto, cute, {', '.join(BACKENDS)}")
     refusals = {name: why for name in BACKENDS if (why := refusal(name, a))}
-    if backend in refusals:
-        raise ValueError(f"backend={backend!r} cannot run this call: {refusals[backend]}")
-    chosen = backend if backend != "auto" else next(name for name in BACKENDS if name not in refusals)
-    return Choice(chosen, backend, refusals)
+    able = [name for name in candidates if name not in refusals]
+    if not able:
+        why = "; ".join(dict.fromkeys(refusals[name] for name in candidates))
+        raise ValueError(f"backend={backend!r} cannot run this call: {why}")
+    return Choice(able[0], backend, refusals)
 
 
 def warn_if_slow(choice: Choice, a: Arguments) -> None:

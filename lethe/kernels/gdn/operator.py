@@ -27,13 +27,24 @@ def _forward(
 @_forward.register_fake
 def _(q, k, v, g, b, w, initial_state, cu_seqlens, scale, backend, save):
     a = Arguments(q, k, v, g, b, w, initial_state, cu_seqlens, scale)
-    compute = {"dtype": a.compute_dtype}
-    kept = compute if backend == "torch" else {}
-    slots = slot_count(q.shape[0], q.shape[1], None if cu_seqlens is None else cu_seqlens.shape[0] - 1)
-    square = (slots, q.shape[2], CHUNK, CHUNK)
-    shapes = (square, (0,) if b is None else square, (slots, *a.state_shape[1:]))
-    saved = [q.new_empty(shape if save else (0,), **kept) for shape in shapes]
-    return torch.empty_like(v).contiguous(), q.new_empty(a.state_shape, **compute), *saved
+    compute = a.compute_dtype
+    saved = [
+        q.new_empty(shape if save else (0,), dtype=dtype if save or backend == "torch" else None)
+        for shape, dtype in _kept(a, backend)
+    ]
+    return torch.empty_like(v).contiguous(), q.new_empty(a.state_shape, dtype=compute), *saved
+
+
+def _kept(a: Arguments, backend: str) -> list[tuple[tuple[int, ...], torch.dtype | None]]:
+    """Shape and dtype of what a backend's forward pass saves: three tensors, whose meaning is its own."""
+    cuts, (_, heads, dk, dv) = a.cu_seqlens, a.state_shape
+    slots = slot_count(a.q.shape[0], a.q.shape[1], None if cuts is None else cuts.shape[0] - 1)
+    if backend != "torch":
+        powers, states = (slots, heads, 2), (slots, heads, dv, dk)
+        return [(powers, torch.int32), ((0,), None), (states, torch.float16)]
+    square = (slots, heads, CHUNK, CHUNK)
+    shapes = (square, (0,) if a.b is None else square, (slots, heads, dk, dv))
+    return [(shape, a.compute_dtype) for shape in shapes]
 
 
 @torch.library.custom_op("lethe::gated_delta_rule_backward", mutates_args=())
@@ -106,8 +117,10 @@ def gated_delta_rule(
         scale: dk**-0.5 if None. initial_state: [N, H, dk, dv], float32 (float64 with float64); None is 0.
         cu_seqlens: [N + 1] int32 or int64, first tokens of N sequences packed in B = 1, then L; some may be
             empty. Without it N = B.
-        backend: ``auto``, ``cute_sm100``, ``cute_sm90`` or ``torch``; see `explain`.
-        mode: ``recompute`` keeps nothing but the inputs for the backward pass, ``save`` also A, T and states.
+        backend: ``auto``, ``cute`` (native or nothing), ``cute_sm100``, ``cute_sm90`` or ``torch``; see
+            `explain`. The native ones round a float32 beta or w to the dtype of q.
+        mode: ``recompute`` keeps nothing but the inputs for the backward pass, ``save`` also the states that
+            enter the chunks (and in torch A and T).
 
     Returns: o [B, L, H, dv] in the dtype of v; the final states [N, H, dk, dv], or None.
 

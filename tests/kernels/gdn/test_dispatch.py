@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lethe.kernels.gdn import dispatch
+from lethe.kernels.gdn import cute_sm90, dispatch
 from lethe.kernels.gdn.checks import Arguments, check
 
 
@@ -21,9 +21,12 @@ def arguments(dtype=torch.bfloat16, dk=128, dv=64, device="cuda") -> Arguments:
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with a GPU of some capability, and every backend installed unless said otherwise."""
+    """A machine with a GPU of some capability, every backend installed unless said otherwise, and built."""
 
     def make(capability, installed=dispatch.BACKENDS):
+        monkeypatch.setattr(cute_sm90, "_ready", set())
+        monkeypatch.setattr(cute_sm90.launch, "unavailable", lambda variant: "")
+        monkeypatch.setattr(dispatch, "_MODULE", {**dispatch._MODULE, "cute_sm100": "cute_sm90"})
         monkeypatch.setattr(dispatch, "_capability", lambda index: capability)
         monkeypatch.setattr(dispatch, "INSTALLED", frozenset(installed))
 
@@ -43,8 +46,8 @@ def test_each_gpu_gets_its_own_kernels(machine, capability, expected):
     ("change", "why"),
     [
         ({"dtype": torch.float32}, "q is torch.float32, the kernels take bfloat16 or float16"),
-        ({"dk": 96}, "d_k is 96, the kernels are compiled for 64 and 128"),
-        ({"dv": 256}, "d_v is 256"),
+        ({"dk": 96}, "d_k is 96, the kernels are compiled for 128"),
+        ({"dv": 256}, "d_v is 256, the kernels are compiled for 64 and 128"),
     ],
     ids=["dtype", "dk", "dv"],
 )
@@ -78,3 +81,27 @@ def test_what_is_installed_is_a_module_of_the_package():
     for name in dispatch.INSTALLED:
         backend = dispatch.module(name)
         assert callable(backend.forward) and callable(backend.backward)
+
+
+def test_cute_is_the_kernels_of_this_gpu_or_an_error(machine):
+    machine((9, 0))
+    choice = dispatch.choose(arguments(), "cute")
+    assert choice.backend == "cute_sm90" and "cute_sm100" in str(choice)
+    machine((8, 0))
+    with pytest.raises(ValueError, match=r"'cute' cannot run this call: this GPU has .* 8\.0"):
+        dispatch.choose(arguments(), "cute")
+    with pytest.raises(ValueError, match=r"q is on cpu, the kernels need a CUDA device$"):
+        dispatch.choose(arguments(device="cpu"), "cute")
+    with pytest.raises(ValueError, match="choose auto, cute, cute_sm100, cute_sm90, torch"):
+        dispatch.choose(arguments(), "triton")
+
+
+def test_a_missing_library_leaves_torch_with_the_reason(machine, monkeypatch):
+    machine((9, 0))
+    monkeypatch.setattr(cute_sm90, "_ready", set())
+    monkeypatch.setattr(cute_sm90.launch, "unavailable", lambda variant: f"{variant.name} is not built")
+    a = arguments()
+    choice = dispatch.choose(a, "auto")
+    assert choice.backend == "torch"
+    with pytest.warns(UserWarning, match="runs in torch: prep_.* is not built"):
+        dispatch.warn_if_slow(choice, a)

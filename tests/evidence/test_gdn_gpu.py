@@ -1,0 +1,195 @@
+"""The GPU run of the gated linear recurrence: its grids, its lines, what is recorded; without a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import pytest
+import torch
+
+from lethe.evidence import gdn_gpu, gdn_gpu_checks, gdn_gpu_speed
+from lethe.evidence.gdn_precision import Case
+from lethe.kernels.gdn import torch_path
+from lethe.kernels.gdn.cost import least_traffic, traffic
+from lethe.provenance import load, stale
+
+DEVICE = {"name": "NVIDIA H200", "kind": "cuda", "sm_count": 132, "capability": "9.0", "driver": "580"}
+
+
+@pytest.fixture
+def left(tmp_path):
+    """What a run leaves: device, accuracy and speed."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / gdn_gpu.DEVICE).write_text(json.dumps({"device": DEVICE, "versions": {"torch": "2.11.0"}}))
+    (folder / gdn_gpu.ACCURACY).write_text(
+        '{"kind": "accuracy", "errors": {"dq": 0.001}}\n{"kind": "bits"}\n'
+    )
+    (folder / gdn_gpu.SPEED).write_text('{"kind": "ours", "median_us": {"backward": 250.0}}\n')
+    return folder
+
+
+def test_a_record_names_the_device_that_measured(left, tmp_path):
+    written = gdn_gpu.record(left, tmp_path)
+    assert [p.relative_to(tmp_path).as_posix() for p in written] == [
+        "h200/gdn_accuracy.json",
+        "h200/gdn_speed.json",
+    ]
+    accuracy, speed = map(load, written)
+    assert [s["kind"] for s in accuracy.samples] == ["accuracy", "bits"]
+    assert speed.samples[0]["median_us"] == {"backward": 250.0}
+    for m in (accuracy, speed):
+        assert m.versions == {"torch": "2.11.0"} and m.device.sm_count == 132 and stale(m) == []
+        assert {"lethe/kernels/gdn/sm90/out.py", "lethe/kernels/gdn/sm90/shim.c"} <= set(m.sources)
+
+
+def test_a_run_that_was_cut_short_is_recorded_as_far_as_it_came(left, tmp_path):
+    (left / gdn_gpu.SPEED).unlink()
+    assert [p.stem for p in gdn_gpu.record(left, tmp_path)] == ["gdn_accuracy"]
+
+
+def test_a_task_that_fails_leaves_its_error_and_the_next_one_runs(monkeypatch, capsys):
+    def fails():
+        raise RuntimeError("no luck")
+
+    todo = [({"kind": "a"}, fails), ({"kind": "b"}, lambda: {"errors": {"dq": float("inf")}})]
+    monkeypatch.setattr(gdn_gpu, "tasks", lambda phase, fla: todo)
+    monkeypatch.setattr(gdn_gpu, "_lost", lambda: "")
+    assert gdn_gpu.serve("checks", 0, False) == 0
+    first, second = (json.loads(x.removeprefix(gdn_gpu.MARK)) for x in capsys.readouterr().out.splitlines())
+    assert first["error"] == "RuntimeError: no luck" and second["errors"] == {"dq": None}
+    monkeypatch.setattr(gdn_gpu, "_lost", lambda: "an illegal address")
+    assert gdn_gpu.serve("checks", 0, False) == 3
+    assert json.loads(capsys.readouterr().out.removeprefix(gdn_gpu.MARK))["lost"] == "an illegal address"
+
+
+CHILD = """
+import json, os, sys, time
+for n in range(int(sys.argv[-1]), 5):
+    time.sleep(60 if n == 1 else 0)
+    if n == 2:
+        os._exit(7)
+    row = {"kind": str(n), **({"lost": "gone"} if n == 3 else {})}
+    print("some library says something")
+    print("row " + json.dumps(row), flush=True)
+    if n == 3:
+        break
+"""
+
+
+def watched(tmp_path, seconds: float) -> list:
+    """Five tasks: the second never ends, the third ends its process, the fourth loses the device."""
+    abouts = [{"kind": str(n)} for n in range(5)]
+    end = time.monotonic() + seconds
+    gdn_gpu._watched(tmp_path / "found", abouts, [sys.executable, "-c", CHILD], end)
+    return [json.loads(line) for line in (tmp_path / "found").read_text().splitlines()]
+
+
+def test_processes_that_are_lost_are_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(gdn_gpu, "STARTS", 3.0)
+    monkeypatch.setattr(gdn_gpu, "PATIENCE", {"checks": 0.5})
+    lines = watched(tmp_path, 60)
+    assert [line["kind"] for line in lines] == ["0", "1", "2", "3", "4"]
+    assert lines[1]["error"].startswith("no answer within") and "status 7" in lines[2]["error"]
+    assert lines[3]["lost"] == "gone" and "error" not in lines[4]
+
+
+def test_the_end_of_time_and_too_many_losses_are_said(tmp_path, monkeypatch):
+    assert watched(tmp_path, 1.5)[-1]["kind"] == "end"
+    monkeypatch.setattr(gdn_gpu, "STARTS", 3.0)
+    monkeypatch.setattr(gdn_gpu, "PATIENCE", {"checks": 0.5})
+    monkeypatch.setattr(gdn_gpu, "LOST", 2)
+    lines = watched(tmp_path, 60)
+    assert "2 processes were lost in a row; 3 of 5" in lines[-1]["why"]
+
+
+def test_libraries_cover_every_task_and_the_main_case_comes_first():
+    names = [v.name for v in gdn_gpu.wanted()]
+    assert len(set(names)) == len(names)
+    assert [v.stage for v in gdn_gpu.wanted()[:6]] == ["prep", "scan", "scan", "out", "prep", "forward"]
+    assert all("iofloat16" in n or n.startswith("scan") for n in names[:6])
+    from lethe.kernels.gdn.cute_sm90 import kind_of, libraries, libraries_to_save
+
+    for about, _ in gdn_gpu_checks.tasks():
+        fields = {k: about[k] for k in Case.__dataclass_fields__} | {"length": 70, "heads": 1}
+        cuts = (0, 30, 70) if "cuts" in about else None
+        kind = kind_of(gdn_gpu_checks.call(Case(**fields), cuts, "cpu").a)
+        needed = [*libraries(kind), *(libraries_to_save(kind) if about.get("save") else ())]
+        assert {v.name for v in needed} <= set(names), about
+
+
+def test_what_builds_nothing_new_builds_nothing(tmp_path, monkeypatch):
+    from lethe.kernels.gdn.sm90 import build as compiler
+    from lethe.kernels.gdn.sm90.declare import Variant
+
+    made = []
+
+    def compile_two_files(stage, options, folder):
+        made.append(stage)
+        name = Variant(stage, options).name
+        (folder / f"{name}.so").write_text("")
+        (folder / f"{name}.json").write_text(json.dumps({"source": compiler.source_hash(stage)}))
+
+    monkeypatch.setattr(compiler, "build", compile_two_files)
+    variants = gdn_gpu.wanted()[:3]
+    assert gdn_gpu.build(tmp_path, 2, variants) == [] and len(made) == 3
+    assert gdn_gpu.build(tmp_path, 2, variants) == [] and len(made) == 3
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def _by_torch(monkeypatch):
+    monkeypatch.setattr(
+        gdn_gpu_checks.cute_sm90, "forward", lambda a, save, new=None: torch_path.forward(a, save)
+    )
+    monkeypatch.setattr(
+        gdn_gpu_checks.cute_sm90,
+        "backward",
+        lambda a, do, dfinal, saved, new=None: torch_path.backward(a, do, dfinal, saved),
+    )
+    monkeypatch.setattr(gdn_gpu_checks.call, "__defaults__", (None, "cpu", 1))
+
+
+@pytest.mark.parametrize("member", ["gdn2", "gdn", "linear"])
+def test_the_accuracy_task_passes_what_is_right(member, monkeypatch):
+    """The torch backend in float32 in place of the kernels."""
+    _by_torch(monkeypatch)
+    found = gdn_gpu_checks.accuracy(
+        Case(member, "unit" if member != "linear" else "none", io="fp16", length=100)
+    )
+    assert found["passed"] and found["pin"] == 1e-3
+    assert max(found["errors"].values()) <= 2.0**-10 and max(found["planned"].values()) < 1e-3
+    assert gdn_gpu_checks.same_bits(Case(member, "mild", length=70))["passed"]
+    packed = gdn_gpu_checks.accuracy(Case(member, "mild", length=100), cuts=(0, 0, 37, 100))
+    assert packed["passed"]
+
+
+def test_a_write_into_a_red_zone_is_found():
+    zoned = gdn_gpu_checks.Zoned("cpu")
+    x = zoned((3, 5), torch.float16, "x")
+    zoned.copy("y", torch.ones(4))
+    assert zoned.touched() == [] and bool(x.isnan().all())
+    x.fill_(1.0)
+    assert zoned.touched() == []
+    x.as_strided((16,), (1,))[15] = 0
+    assert zoned.touched() == ["x"]
+
+
+def test_the_speed_grid_has_what_was_promised():
+    shapes = list(gdn_gpu_speed.shapes())
+    assert shapes[0] == gdn_gpu_speed.Shape("gdn2", 2, 16, 2048, 128)
+    assert {s.length for s in shapes} >= {512, 16384} and {s.batch for s in shapes} == {1, 2, 8}
+    assert {s.heads for s in shapes} == {4, 8, 16, 32} and {s.dv for s in shapes} == {64, 128}
+    small = gdn_gpu_speed.Shape("gdn", 2, 3, 70, 64)
+    c = gdn_gpu_speed._inputs(small, "cpu")
+    assert [c.a.g.shape[-1], c.a.b.shape[-1], c.a.w.shape[-1]] == list(small.widths) == [1, 1, 1]
+    assert c.a.v.shape == (2, 70, 3, 64) and small.chunks == 12
+
+
+def test_bytes_by_the_gates_that_are_there():
+    row = 2 * 64 * 128
+    assert sum(traffic().values()) == 45 * row and least_traffic() == 15 * row
+    erases_nothing = traffic(widths=(128, 0, 0))
+    assert erases_nothing["scan"] == traffic()["scan"] - 3 * row
+    assert least_traffic(widths=(0, 0, 0)) == 7 * row
