@@ -110,8 +110,8 @@ glue.table(
     "kernels",
     gdn_tables.kernels(records["executed"]),
     caption=f"The launches of a forward and a backward pass, {origins['executed']}: threads of a block, registers and "
-    "spilled bytes a thread as ptxas reports them, shared memory, warp instructions and asynchronous operations of "
-    "the execution.",
+    "spilled bytes a thread (stores and loads added up) as Triton's ptxas reports them for the same PTX, shared memory, "
+    "warp instructions and asynchronous operations of the execution.",
 )
 
 # %%

@@ -1,4 +1,4 @@
-"""The record of the native kernels in the emulator: its cases and rows; one case executed where the DSL is."""
+"""The record of the native kernels in the emulator: its cases and rows; one case executed with the DSL."""
 
 from __future__ import annotations
 
