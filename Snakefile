@@ -182,6 +182,7 @@ include: "rules/evidence.smk"
 include: "rules/campaign.smk"
 include: "rules/kernels.smk"
 include: "rules/ptx.smk"
+include: "rules/gdn.smk"
 
 
 rule pages:

@@ -408,3 +408,63 @@ def speed_ratios(
     if not any(groups.values()):
         ax.text(0.02, 0.9, "not measured here yet", transform=ax.transAxes, fontsize=8)
     return figure
+
+
+def times_over_length(lines: dict[str, Sequence[tuple[int, float]]], floors: Sequence[str]) -> Figure:
+    """Microseconds over the length of a sequence, both logarithmic; lines named in `floors` are dashed.
+
+    A line without points is left out; a floor is drawn in grey, what was published as open circles.
+    """
+    figure, ax = _axes(height=3.6)
+    colours = iter(("black", *PALETTE))
+    drawn = {name: points for name, points in lines.items() if points}
+    for name, points in drawn.items():
+        x, y = zip(*points, strict=True)
+        if name in floors:
+            ax.plot(x, y, "--" if name == floors[0] else ":", color=BAND, linewidth=1.2, label=name)
+        elif name.startswith("published"):
+            ax.plot(x, y, "o", mfc="white", mec=PUBLISHED, mew=1.4, ms=5, label=name)
+        else:
+            ax.plot(x, y, "o-", ms=4, linewidth=1.2, color=next(colours), label=name)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    lengths = sorted({length for points in drawn.values() for length, _ in points})
+    ax.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    ax.minorticks_off()
+    ax.set_xlabel("tokens of a sequence")
+    ax.set_ylabel("µs")
+    if drawn:
+        ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.2)
+    if not any(name not in floors and not name.startswith("published") for name in drawn):
+        ax.text(0.5, 0.5, "not measured here yet", transform=ax.transAxes, ha="center", va="center")
+    return figure
+
+
+def errors_and_pins(
+    points: Sequence[dict[str, Any]], pins: Sequence[float], published: Sequence[float]
+) -> Figure:
+    """Errors by line on one logarithmic axis: measured as dots, emulated as grey ticks, pins as lines.
+
+    Each point holds ``name``, ``measured`` and ``planned`` (errors, perhaps none).
+    """
+    figure, ax = _axes(height=0.21 * (len(points) + 1) + 0.9)
+    for y, p in enumerate(points):
+        ax.plot(p["planned"], [y + 0.18] * len(p["planned"]), "|", color=BAND, ms=5)
+        ax.plot(p["measured"], [y - 0.12] * len(p["measured"]), "o", color=TOLERANCE_FREE, ms=2.5)
+    ax.plot(published, [len(points)] * len(published), "o", mfc="white", mec=PUBLISHED, mew=1.4, ms=5)
+    for pin in pins:
+        ax.axvline(pin, color=PALETTE[0], linewidth=0.9)
+    for marker, style, name in (
+        ("o", {"color": TOLERANCE_FREE, "ms": 2.5}, "measured on the GPU"),
+        ("|", {"color": BAND, "ms": 5}, "emulated plan"),
+        ("o", {"mfc": "white", "mec": PUBLISHED, "mew": 1.4, "ms": 5}, "published worst (B200)"),
+    ):
+        ax.plot([], [], marker, label=name, **style)
+    ax.set_yticks(range(len(points) + 1), [*(p["name"] for p in points), "published"], fontsize=7)
+    ax.set_ylim(len(points) + 0.6, -0.6)
+    ax.set_xscale("log")
+    ax.set_xlabel("error of a gradient, max|x − x₆₄| / max|x₆₄|; lines are the pins")
+    _legend_above(ax)
+    if not any(p["measured"] for p in points):
+        ax.text(0.02, 0.03, "not measured here yet", transform=ax.transAxes, fontsize=8)
+    return figure
