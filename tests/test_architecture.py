@@ -15,7 +15,7 @@ TOP = {"cli", "cli_audit", "cli_corpora", "cli_show", "display", "pytest_plugin"
 
 MAY_IMPORT: dict[str, set[str]] = {
     "verifier": set(),
-    "kernels": set(),
+    "kernels": {"ptx"},
     "references": set(),
     "ptx": set(),
     "provenance": set(),

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lethe import provenance
 from lethe.audit import lines
 from lethe.audit.corpora import open_corpus
 from lethe.audit.pool import JudgeSettings
 from lethe.audit.run import Selection, merge, run
+from lethe.evidence import elsewhere
 from lethe.provenance import ROOT
 
 PAPER_SAMPLE = 160
@@ -78,6 +78,7 @@ def execute(plan: Plan, wanted: tuple[str, ...] = ()) -> Iterator[tuple[str, flo
     for name in wanted:
         if name not in known:
             raise ValueError(f"unknown step {name!r}; the steps are {', '.join(known)}")
+    elsewhere.note(plan.out, plan.device)
     for name in wanted or known:
         start = time.perf_counter()
         known[name]()
@@ -132,21 +133,20 @@ def _stability(plan: Plan) -> None:
 def record(out: Path, device: str, measured: Path = ROOT / "data" / "measured") -> list[Path]:
     """Write what `out` holds to ``<measured>/<device>``; returns the files. Shards are merged.
 
-    Raises RuntimeError where `device` is cuda and torch sees none.
+    The machine is the one that ran it, which may be another than this.
     """
-    on = provenance.device(device)
-    folder = measured / on.slug
+    folder = measured / elsewhere.device(out).slug
     written = []
     for name, samples in _samples(out):
         path = folder / f"{name}.json"
-        provenance.record(
+        elsewhere.record(
             path,
+            out,
             experiment=name,
             samples=samples,
             parameters={"device": device, "quick": True, "seed": 0, "order": "stratified"},
             script="lethe/evidence/campaign.py",
             sources=[f"lethe/evidence/{name.split('_')[0]}"] if "_" in name else [],
-            on=on,
             command=f"python -m lethe.evidence run --device {device}",
             units={"wall": "s"},
         )

@@ -25,13 +25,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lethe import provenance
+from lethe.evidence import elsewhere
 
-ACCURACY, SPEED, DEVICE = "accuracy.jsonl", "speed.jsonl", "device.json"
+ACCURACY, SPEED = "accuracy.jsonl", "speed.jsonl"
 KERNELS = "lethe/kernels/gdn"
 
 FOR_ACCURACY = 0.4
@@ -125,8 +125,7 @@ def run(out: Path, seconds: float, fla: bool, phases: list[str]) -> None:
     """All findings, as lines of a file for each phase; the checks leave time for the speeds."""
     end = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
-    about = {"device": asdict(provenance.device("cuda")), "versions": provenance.versions()}
-    provenance.write_atomically(out / DEVICE, json.dumps(about, indent=1) + "\n")
+    elsewhere.note(out)
     for phase in phases:
         share = FOR_ACCURACY if phase == "checks" and len(phases) > 1 else 1.0
         limit = end - (1 - share) * seconds
@@ -258,33 +257,29 @@ def _lost() -> str:
 
 def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured") -> list[Path]:
     """Write what `run` left: ``gdn_accuracy`` and ``gdn_speed`` of that device, with its own versions."""
-    machine = json.loads((folder / DEVICE).read_text())
-    on = provenance.Device(**machine["device"])
-    written = []
+    slug, written = elsewhere.device(folder).slug, []
     for experiment, file, script, units in (
         ("gdn_accuracy", ACCURACY, "lethe/evidence/gdn_gpu_checks.py", {"errors": "of the largest value"}),
         ("gdn_speed", SPEED, "lethe/evidence/gdn_gpu_speed.py", {"us": "us", "bytes": "B", "peak": "B"}),
     ):
         if not (folder / file).is_file():
             continue
-        samples = [json.loads(line) for line in (folder / file).read_text().splitlines()]
-        path = measured / on.slug / f"{experiment}.json"
-        provenance.record(
-            path, experiment=experiment, samples=samples, parameters={}, script=script, sources=[KERNELS],
-            units=units, on=on, command="python -m lethe.evidence.gdn_gpu run",
+        rows = [json.loads(line) for line in (folder / file).read_text().splitlines()]
+        # a case whose library was not in the folder has not been measured
+        samples = [_told(row) for row in rows if not str(row.get("error", "")).startswith("LibraryError")]
+        written.append(
+            elsewhere.record(
+                measured / slug / f"{experiment}.json", folder, experiment=experiment, samples=samples,
+                parameters={}, script=script, sources=[KERNELS], units=units,
+                command="python -m lethe.evidence.gdn_gpu run",
+            )
         )  # fmt: skip
-        text = path.read_text()
-        here, there = (
-            json.dumps(v, indent=1, sort_keys=True) for v in (provenance.versions(), machine["versions"])
-        )
-        provenance.write_atomically(path, text.replace(_nested(here), _nested(there), 1))
-        written.append(path)
     return written
 
 
-def _nested(block: str) -> str:
-    """An object as it stands one level down in a measured file."""
-    return '"versions": ' + block.replace("\n", "\n ")
+def _told(row: Row) -> Row:
+    """A row whose error, if it has one, is a sentence: where the sources lay on that machine is of no use."""
+    return row | {"error": row["error"].split("\n")[0]} if "error" in row else row
 
 
 def main(argv: list[str] | None = None) -> int:

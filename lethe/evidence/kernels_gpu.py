@@ -25,11 +25,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lethe import provenance
+from lethe.evidence import elsewhere
 
 TESTS = "tests/kernels/mamba3/test_cuda.py"
 SANITIZED = f"{TESTS}::test_scan_with_other_states"
@@ -54,9 +54,7 @@ def run(out: Path, where: str | None, seconds: float) -> None:
     """All steps; see the module. A step that fails says so in its file and does not stop the others."""
     end = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
-    _write(
-        out / "device.json", {"device": asdict(provenance.device("cuda")), "versions": provenance.versions()}
-    )
+    elsewhere.note(out)
     library = Path(tempfile.gettempdir()) / "lethe-selective-scan"  # too large for `out`, which comes back
     children = {"controls": _start("controls", "--out", str(out))}
     target = str(_target())
@@ -300,22 +298,16 @@ def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured")
     from lethe.audit import lines
     from lethe.audit.run import merge
 
-    machine = json.loads((folder / "device.json").read_text())
-    on = provenance.Device(**machine["device"])
-    written = []
+    slug, written = elsewhere.device(folder).slug, []
 
     def keep(experiment: str, samples: Any, script: str, parameters: dict[str, Any]) -> None:
-        path = measured / on.slug / f"{experiment}.json"
-        provenance.record(
-            path, experiment=experiment, samples=samples, parameters=parameters, script=script,
-            sources=[KERNELS, "data/corpus/controls"], on=on,
-            command="python -m lethe.evidence.kernels_gpu run",
+        written.append(
+            elsewhere.record(
+                measured / slug / f"{experiment}.json", folder, experiment=experiment, samples=samples,
+                parameters=parameters, script=script, sources=[KERNELS, "data/corpus/controls"],
+                command="python -m lethe.evidence.kernels_gpu run",
+            )
         )  # fmt: skip
-        text = json.loads(path.read_text())
-        provenance.write_atomically(
-            path, json.dumps({**text, "versions": machine["versions"]}, indent=1) + "\n"
-        )
-        written.append(path)
 
     def read(name: str) -> Any:
         file = folder / name
@@ -323,6 +315,8 @@ def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured")
 
     steps = {name: read(f"{name}.json") for name in ("tests", "sanitizer", "build", "controls", "speed")}
     keep("mamba3_gpu", steps, "lethe/evidence/kernels_gpu.py", {})
+    if "library" in steps["build"]:
+        steps["build"]["library"] = Path(steps["build"]["library"]).name
     if (folder / SPEED).is_file():
         samples = [json.loads(line) for line in (folder / SPEED).read_text().splitlines()]
         keep("mamba3_speed", samples, "lethe/kernels/mamba3/bench.py", {"build": steps["build"]})

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from lethe.evidence import gdn_gpu, gdn_gpu_checks, gdn_gpu_speed
+from lethe.evidence import elsewhere, gdn_gpu, gdn_gpu_checks, gdn_gpu_speed
 from lethe.evidence.gdn_precision import Case
 from lethe.kernels.gdn import torch_path
 from lethe.kernels.gdn.cost import least_traffic, traffic
@@ -23,7 +23,7 @@ def left(tmp_path):
     """What a run leaves: device, accuracy and speed."""
     folder = tmp_path / "out"
     folder.mkdir()
-    (folder / gdn_gpu.DEVICE).write_text(json.dumps({"device": DEVICE, "versions": {"torch": "2.11.0"}}))
+    (folder / elsewhere.MACHINE).write_text(json.dumps({"device": DEVICE, "versions": {"torch": "2.11.0"}}))
     (folder / gdn_gpu.ACCURACY).write_text(
         '{"kind": "accuracy", "errors": {"dq": 0.001}}\n{"kind": "bits"}\n'
     )
