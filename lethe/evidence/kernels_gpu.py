@@ -176,7 +176,11 @@ def hazards(report: str) -> Step:
         return {}
     kinds = Counter(re.findall(r"Potential (WAW|WAR|RAW) hazard", report))
     same = sum(before == after for before, after in values)
-    return {"hazards": len(values), "same_value": same, "kinds": dict(kinds)}
+    found: Step = {"hazards": len(values), "same_value": same, "kinds": dict(kinds)}
+    threads = [int(x) // 32 for x in re.findall(r"(?:Write|Read) Thread \((\d+),", report)]
+    if len(threads) == 2 * len(values):
+        found["same_warp"] = sum(a == b for a, b in zip(threads[::2], threads[1::2], strict=True))
+    return found
 
 
 def _finished(command: list[str], seconds: float, keep: int = 3000) -> Step:
@@ -191,12 +195,12 @@ def _finished(command: list[str], seconds: float, keep: int = 3000) -> Step:
 
 
 def controls(file: Path) -> Step:
-    """The six controls through the whole battery on the device; a line for each as soon as it is judged."""
+    """The six controls on the device, judged as the audit judges; a line for each as soon as it is done."""
     from lethe.audit import lines
     from lethe.audit.pool import JudgeSettings, judged
     from lethe.evidence import controls as corpus
 
-    settings = JudgeSettings(device="cuda")
+    settings = JudgeSettings(device="cuda", quick=True)
     found = []
     with file.open("w", encoding="utf-8") as out:
         for result in judged(list(corpus.load().rows()), settings, workers=len(corpus.NAMES)):
@@ -314,9 +318,9 @@ def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured")
         return json.loads(file.read_text()) if file.is_file() else {}
 
     steps = {name: read(f"{name}.json") for name in ("tests", "sanitizer", "build", "controls", "speed")}
-    keep("mamba3_gpu", steps, "lethe/evidence/kernels_gpu.py", {})
     if "library" in steps["build"]:
         steps["build"]["library"] = Path(steps["build"]["library"]).name
+    keep("mamba3_gpu", steps, "lethe/evidence/kernels_gpu.py", {})
     if (folder / SPEED).is_file():
         samples = [json.loads(line) for line in (folder / SPEED).read_text().splitlines()]
         keep("mamba3_speed", samples, "lethe/kernels/mamba3/bench.py", {"build": steps["build"]})

@@ -56,12 +56,13 @@ def test_an_absent_sanitizer_is_a_finding(monkeypatch):
 
 def test_writes_of_one_value_are_told_from_a_race():
     line = "========= Error: Potential WAW hazard detected at __shared__ 0x0 in block (0,0,0) :\n"
+    pair = "=========     Write Thread (3, 0, 0) at 0x10\n=========     Write Thread ({}, 0, 0) at 0x10\n"
     report = (
-        f"{line}=========     Current Value : 7, Incoming Value : 7\n"
-        f"{line}=========     Current Value : 7, Incoming Value : 9\n"
+        f"{line}{pair.format(9)}=========     Current Value : 7, Incoming Value : 7\n"
+        f"{line}{pair.format(40)}=========     Current Value : 7, Incoming Value : 9\n"
     )
     found = kernels_gpu.hazards(report)
-    assert found == {"hazards": 2, "same_value": 1, "kinds": {"WAW": 2}}
+    assert found == {"hazards": 2, "same_value": 1, "kinds": {"WAW": 2}, "same_warp": 1}
     assert kernels_gpu.hazards("5 passed") == {}
 
 
