@@ -10,12 +10,14 @@
 measured = "data/measured/h200,data/measured/cpu"
 # The rows that were read by hand, with their classes.
 review = "data/review/dlblas.json"
+mistakes = "data/review/mistakes.json"
 # Where numbers, tables for the book, and figures go.
 results = "data/results"
 pages = "book/generated"
 figures = "figures"
 
 # %%
+import json
 from pathlib import Path
 
 from lethe import plotting
@@ -121,6 +123,13 @@ glue.number(
     "by",
     {"theirs": "KernelBench's own code", "ours": "the re-implementation"}[by],
 )
+wrong = json.loads(Path(mistakes).read_text())["mistakes"]
+glue.table(
+    "mistakes",
+    tables.mistakes(wrong),
+    caption="Convictions of this verifier that reading showed to be wrong, before they were recorded.",
+)
+glue.number("mistakes", count(len(wrong)))
 glue.number("review", tables.review_clause(rows))
 glue.number("unread", count(len(reading.problems(drawn, rows))))
 glue.close()

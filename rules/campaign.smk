@@ -9,7 +9,8 @@ CAMPAIGN_PAGES = {
     ),
     "differential": evidence_pages(
         "differential",
-        ["agreement", "cells", "cuda_l1_cells", "cell", "reverse", "review_classes", "review_rows"],
+        ["agreement", "cells", "cuda_l1_cells", "cell", "reverse", "review_classes", "review_rows",
+         "mistakes"],
         ["cell"],
     ),
 }

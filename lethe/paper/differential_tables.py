@@ -174,6 +174,22 @@ def review_rows(rows: Sequence[review.Review]) -> pd.DataFrame:
     )
 
 
+def mistakes(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Convictions that reading showed to be wrong, each with the rule that forbids it since."""
+    return pd.DataFrame(
+        [
+            {
+                "rows": ", ".join(r["rows"]),
+                "gate": r["gate"],
+                "what was charged": r["charged"],
+                "why it was wrong": r["why"],
+                "rule": r["rule"],
+            }
+            for r in rows
+        ]
+    )
+
+
 def review_clause(rows: Sequence[review.Review]) -> str:
     """How far the hand audit is, as a clause."""
     if not rows:

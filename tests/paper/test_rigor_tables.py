@@ -99,3 +99,12 @@ def test_a_gpu_is_preferred_to_a_cpu(tmp_path):
     assert measured.choose([tmp_path / "none", tmp_path / "cpu"]).folder.name == "cpu"
     assert [p.parent.name for p in measured.recorded_audits(tmp_path)] == ["h200", "cpu"]
     assert json.loads(measured.recorded_audits(tmp_path)[0].read_text())["samples"] == []
+
+
+def test_each_mistake_names_a_rule_and_a_test_that_exist():
+    from lethe.verifier.fairness import RULES
+
+    noted = json.loads((provenance.ROOT / "data" / "review" / "mistakes.json").read_text())["mistakes"]
+    assert noted and all(m["rule"] in RULES and (provenance.ROOT / m["test"]).is_file() for m in noted)
+    table = differential_tables.mistakes(noted)
+    assert len(table) == len(noted) and not table.isin([""]).any().any()

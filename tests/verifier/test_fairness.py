@@ -259,6 +259,9 @@ def test_30_a_triangular_product_that_skips_its_zeros():
 
 def test_31_a_kernel_without_a_tail_mask_fails_shapes_only():
     assert RULES[31].predicate({"CMP-03", "PRC-02"}, set(), {"CMP-01"})
+    assert RULES[31].predicate({"CMP-03", "PRC-02"}, {"EXC-01"}, {"CMP-01"}), (
+        "a swallowed NaN is another matter"
+    )
     assert not RULES[31].predicate({"CMP-03", "PRC-02"}, {"ORD-01"}, {"CMP-01"}), "wrong at its own sizes too"
     assert not RULES[31].predicate({"PRC-02"}, set(), {"CMP-01"}), "no other size is known to be wrong"
     assert not RULES[31].predicate({"CMP-03"}, set(), {"RES-01"}), "no value is known to be right"
