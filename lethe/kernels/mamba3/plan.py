@@ -1,18 +1,27 @@
 """Serial or chunk-parallel: one rule, by the number of programs against the number of multiprocessors.
 
-A serial scan runs one program for each tile of channels, whatever the length. Below about three programs
-a multiprocessor the schedulers starve, and it pays to cut the sequence into chunks, although every token
-is then visited twice (once for what its chunk adds to the state, once for its output). Above that the
-serial mode is faster, because it computes each exponential once. Chunks are made as long as the device
-can still be filled, since every chunk costs a state in memory.
+A serial scan runs one program for each tile of channels, whatever the length. Where those programs leave the
+schedulers idle, it pays to cut the sequence into chunks, although every token is then visited twice (once
+for what its chunk adds to the state, once for its output). With enough programs the serial mode is faster,
+because it computes each exponential once. Chunks are made as long as the device can still be filled, since
+every chunk costs a state in memory.
+
+Where the two meet depends on the kernel, so a caller may name its own bound. Measured on an H200 (132
+multiprocessors): at the head kernels (MIMO, R = 4, N = 128) 1.9 programs a multiprocessor are enough (serial
+forward and backward 8,042 and 62,905 us, chunked 8,956 and 64,873), 1.0 are not (1,421 and 8,175 against
+1,061 and 7,351). At the selective scan, chunks were faster at every measured shape, up to 3.9 programs of 32
+channels a multiprocessor (B = 8, L = 2048, D = 2048: 907 against 1,860 us).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-STARVED = 3
-"""Programs a multiprocessor below which a serial scan leaves it idle."""
+STARVED = 8.0
+"""Programs a multiprocessor below which a serial selective scan leaves it idle: an estimate, see above."""
+
+HEAD_STARVED = 1.5
+"""The same of the head kernels, whose programs have four warps or more: between two measured shapes."""
 
 FULL = 16
 """Programs a multiprocessor (one warp each) that the chunk-parallel mode aims for."""
@@ -37,11 +46,18 @@ class Plan:
 
 
 def choose_plan(
-    tiles: int, length: int, multiprocessors: int, *, mode: str = "auto", chunk: int | None = None
+    tiles: int,
+    length: int,
+    multiprocessors: int,
+    *,
+    mode: str = "auto",
+    chunk: int | None = None,
+    starved: float = STARVED,
 ) -> Plan:
     """Choose for `tiles` programs of a serial scan (batch times tiles of channels) over `length` tokens.
 
-    `mode` forces the choice, `chunk` the chunk's length. ValueError for an unknown mode or chunk < 1.
+    `mode` forces the choice, `chunk` the chunk's length; `starved` is the number of programs a
+    multiprocessor below which a serial scan is cut. ValueError for an unknown mode or chunk < 1.
     """
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; choose one of {', '.join(MODES)}")
@@ -54,7 +70,7 @@ def choose_plan(
         return Plan("serial", length, 1, f"{ratio}; serial was asked for")
     if mode == "chunked":
         return Plan("chunked", wanted, chunks, f"{ratio}; chunks of {wanted} were asked for")
-    if tiles >= STARVED * multiprocessors:
+    if tiles >= starved * multiprocessors:
         return Plan("serial", length, 1, f"{ratio}: enough to fill the device without chunks")
     if chunks == 1:
         return Plan("serial", length, 1, f"{length} tokens are a single chunk")

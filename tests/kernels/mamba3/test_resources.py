@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from lethe.kernels.mamba3.plan import choose_plan
+from lethe.kernels.mamba3.plan import HEAD_STARVED, choose_plan
 
 pytestmark = pytest.mark.compiles
 
@@ -50,13 +50,20 @@ def test_no_kernel_uses_dot(resources):
 
 @pytest.mark.parametrize(
     ("tiles", "length", "mode", "chunks"),
-    [(64, 4096, "chunked", 32), (512, 4096, "serial", 1), (64, 16, "serial", 1), (1, 4096, "chunked", 128)],
+    [(64, 4096, "chunked", 32), (1056, 4096, "serial", 1), (64, 16, "serial", 1), (1, 4096, "chunked", 128)],
     ids=["few-programs", "enough-programs", "short", "one-program"],
 )
 def test_the_selector(tiles, length, mode, chunks):
     chosen = choose_plan(tiles, length, 132)
     assert (chosen.mode, chosen.chunks) == (mode, chunks), chosen
     assert chosen.chunk * chosen.chunks >= length
+
+
+@pytest.mark.parametrize(("tiles", "mode"), [(128, "chunked"), (256, "serial")])
+def test_heads_have_a_bound_of_their_own(tiles, mode):
+    """Both sides of it were measured on a device of 132 multiprocessors; the scan's bound is higher."""
+    assert choose_plan(tiles, 2048, 132, starved=HEAD_STARVED).mode == mode
+    assert choose_plan(tiles, 2048, 132).mode == "chunked"
 
 
 def test_the_selector_obeys_and_refuses():
