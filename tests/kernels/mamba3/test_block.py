@@ -23,7 +23,7 @@ def test_values_and_gradients(dtype, how):
 def test_gradients_across_chunks():
     from lethe.kernels.mamba3 import scan_launch
 
-    with mock.patch.object(scan_launch, "BACKWARD_TILE", scan_launch.BackwardTile(2, 2, 4)):
+    with mock.patch.object(scan_launch, "BACKWARD_TILE", scan_launch.Tile(2, 2, 4)):
         errors = block_errors(block_operands(2, 10, 7, 3), **CHUNKED)
     assert_within(errors, torch.float32)
 
