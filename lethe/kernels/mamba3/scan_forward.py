@@ -131,8 +131,9 @@ def scan_output(
     """The outputs y [B, L, D] and the final state [B, N, D], from the state that each chunk meets.
 
     Grid (B, cdiv(D, BLOCK), NC). Between two segments the states wait in `carry` [B, NC, N, D] or, those of
-    the last chunk, in `final`. `none` is zero, which the compiler does not know: else it keeps the addresses
-    of the first loop for the last one, in registers that the loop over states needs.
+    the last chunk, in `final`: the program must be one warp where a chunk has several segments. `none` is
+    zero, which the compiler does not know: else it keeps the addresses of the first loop for the last one, in
+    registers that the loop over states needs.
     """
     batch = tl.program_id(0).to(tl.int64)
     part = tl.program_id(2)
