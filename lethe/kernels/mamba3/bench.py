@@ -54,7 +54,7 @@ def plan_of(case: Case, o: dict[str, Any], mode: str = "auto") -> dict[str, Any]
     from lethe.kernels.mamba3.head import head_plan
     from lethe.kernels.mamba3.scan import scan_plan
 
-    plan = head_plan(o["v"], mode=mode) if "v" in o else scan_plan(o["dt"], case.states, mode=mode)
+    plan = head_plan(o["v"], mode=mode) if "v" in o else scan_plan(o["dt"], mode=mode)
     return dict(vars(plan))
 
 

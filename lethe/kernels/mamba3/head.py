@@ -19,7 +19,7 @@ from lethe.kernels.mamba3.checks import (
     check_shape,
     multiprocessors,
 )
-from lethe.kernels.mamba3.plan import Plan, choose_plan
+from lethe.kernels.mamba3.plan import HEAD, Plan, choose_plan
 
 FIELDS = (
     "q", "k", "v", "decay", "gamma", "late", "q_bias", "k_bias", "cos", "sin", "D", "z", "mimo_x", "mimo_z",
@@ -195,7 +195,7 @@ _head.register_autograd(_head_adjoint, setup_context=_save_head)
 def head_plan(v: Tensor, *, mode: str = "auto", chunk: int | None = None) -> Plan:
     """The plan for v [B, L, H, P] on its device."""
     tiles = head_launch.serial_tiles(v.shape[0], v.shape[2], v.shape[3])
-    return choose_plan(tiles, v.shape[1], multiprocessors(v), mode=mode, chunk=chunk)
+    return choose_plan(tiles, v.shape[1], multiprocessors(v), mode=mode, chunk=chunk, bounds=HEAD)
 
 
 def head_scan(

@@ -31,7 +31,7 @@ from lethe.kernels.mamba3 import (
     scan_forward,
     states,
 )
-from lethe.kernels.mamba3.scan_launch import BACKWARD_TILE
+from lethe.kernels.mamba3.scan_launch import BACKWARD_TILE, NARROW_TILE, WIDE_TILE, Tile
 from lethe.kernels.ptxas import assembled, reported
 
 TARGETS = (80, 90, 100, 103, 120)
@@ -45,7 +45,7 @@ TMEM_COLUMNS = 512
 BLOCK_REGISTERS = 65536
 
 STATES, HEAD_STATES, RANK, PAIR_BLOCK = 16, 128, 4, 64
-"""N of the scan kernels; N, R and N/2 of the head kernels (the official defaults)."""
+"""N of the scan kernels, an argument; N, R and N/2 of the head kernels (the official defaults)."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,22 @@ class Need:
 
 def _scan_flags(fused: bool) -> dict[str, Any]:
     return {"HAS_WEIGHT": False, "SOFTPLUS": fused, "HAS_BIAS": fused, "HAS_CONV": fused, "HAS_D": True,
-            "HAS_Z": fused, "HAS_ENTRY": True, "HAS_EXIT": True, "PADDED": False, "NB": STATES}  # fmt: skip
+            "HAS_Z": fused, "HAS_ENTRY": True, "HAS_EXIT": True, "RAGGED": False,
+            "B_sl": 1, "C_sl": 1}  # fmt: skip
 
 
 def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]:
     """The functions of C1 .. C6 with their compile-time arguments at `warps` warps. KeyError if unknown.
 
-    A backward tile of the scan grows with the warps by its channels.
+    A tile of the scan grows with the warps by its channels.
     """
     fused = _scan_flags(kernel in ("C5", "C6"))
-    forward = {**fused, "DR": 1, "DL": 32 * warps}
-    tile = dataclasses.replace(BACKWARD_TILE, channels=BACKWARD_TILE.channels * warps)
-    backward = {**fused, "RAGGED": False, **tile.options()}
+
+    def wider(tile: Tile) -> dict[str, Any]:
+        return {**fused, **dataclasses.replace(tile, channels=tile.channels * warps).options()}
+
+    wide, narrow, backward = (wider(tile) for tile in (WIDE_TILE, NARROW_TILE, BACKWARD_TILE))
+    forward = [(f, o) for o in (wide, narrow) for f in (scan_forward.chunk_state, scan_forward.scan_output)]
     head = {"PADDED": False, "HAS_D": True, "HAS_Z": True, "HAS_ENTRY": True, "HAS_EXIT": True,
             "MIMO": kernel == "C3",
             "RANK": RANK if kernel == "C3" else 1, "STEP": 1 if kernel == "C3" else 2,
@@ -99,14 +103,13 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
             "ADD": True, "T": 64, "SB": 32, "HAS_BEGIN": True}  # fmt: skip
     join = {"HAS_RATE": True, "HAS_BEGIN": True, "REVERSE": False, "BY_ROW": False, "GROUP": 64, "BLOCK": 32}
     table: dict[str, list[tuple[Any, dict[str, Any]]]] = {
-        "C1": [(scan_forward.chunk_state, forward), (states.combine_chunks, join),
-        (scan_forward.scan_output, forward)],
+        "C1": [*forward, (states.combine_chunks, join)],
         "C2": [(scan_ends.chunk_ends, backward), (scan_backward.scan_gradient, backward)],
         "C3": [(head_backward.head_adjoint, head), (head_backward.head_gradient, head),
                (head_backward.rope_gradient, head), (angles.angle_backward, head)],
         "C4": [(angles.angle_forward, head), (head_forward.head_chunk, head), (head_forward.head_output,
         head)],
-        "C5": [(scan_forward.chunk_state, forward), (scan_forward.scan_output, forward)],
+        "C5": forward,
         "C6": [(scan_ends.chunk_ends, backward), (scan_backward.scan_gradient, backward),
                (scan_backward.conv_gradient, {"ROWS": 16, "BLOCK": 64})],
     }  # fmt: skip
@@ -120,7 +123,7 @@ FLOAT32 = {
     "dD_ptr", "dbias_ptr", "dconv_ptr", "dbegin_ptr", "decay_ptr", "gamma_ptr", "late_ptr", "bias_ptr",
     "q_bias_ptr", "k_bias_ptr", "cos_ptr", "sin_ptr", "mimo_x_ptr", "mimo_z_ptr", "mimo_o_ptr", "dq_ptr",
     "dk_ptr", "ddecay_ptr", "dgamma_ptr", "dlate_ptr", "dmimo_ptr", "d_ptr", "draw_ptr", "dcos_ptr",
-    "dsin_ptr",
+    "dsin_ptr", "carry_ptr",
 }  # fmt: skip
 """Pointers to parameters, states and sums; every other pointer is bfloat16."""
 
@@ -139,7 +142,7 @@ def _compile(function: Any, constants: dict[str, Any], target: int, warps: int) 
             aligned[(index,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "i32"
-            if name in ("width", "n", "none") or re.search(r"_s[blrhg]$", name):
+            if name in ("width", "n", "none") or re.search(r"_s[blrhgn]$", name):
                 aligned[(index,)] = [["tt.divisibility", 16]]
     triton.knobs.nvidia.dump_ptxas_log = True
     source = ASTSource(function, signature, constexprs, aligned)

@@ -30,9 +30,9 @@ FIELDS = (
 """Tensor arguments of the operator in order; the adjoint returns gradients in the same order."""
 
 
-def scan_plan(u: Tensor, n: int, *, mode: str = "auto", chunk: int | None = None) -> Plan:
-    """The plan for u [B, L, D] with n states on the device of u."""
-    tiles = scan_launch.serial_tiles(u.shape[0], u.shape[2], n)
+def scan_plan(u: Tensor, *, mode: str = "auto", chunk: int | None = None) -> Plan:
+    """The plan for u [B, L, D] on its device."""
+    tiles = scan_launch.serial_tiles(u.shape[0], u.shape[2])
     return choose_plan(tiles, u.shape[1], multiprocessors(u), mode=mode, chunk=chunk)
 
 
@@ -148,7 +148,7 @@ def _run(
         dt = dt.float() if dt_bias is None else dt.float() + dt_bias.float()
         dt, dt_bias, softplus = F.softplus(dt) if softplus else dt, None, False
         weight, skip, initial_state = _trapezoid(previous, dt, B, C, trap, initial_state)
-    chosen = scan_plan(u, A.shape[1], mode=mode, chunk=chunk)
+    chosen = scan_plan(u, mode=mode, chunk=chunk)
     y, final = _scan(
         u, dt, A, B, C, D, z, dt_bias, weight, skip, *conv, initial_state, softplus, chosen.chunk
     )
@@ -182,7 +182,8 @@ def selective_scan(
         D, dt_bias: [D]. z: gate [B, L, D]; y is multiplied by silu(z).
         trap: logits [B, L, D] of the exponential-trapezoidal rule; None is exponential-Euler.
         initial_state: [B, D, N]. previous: (u [B, D], B [B, N]) of the token before, for `trap` alone.
-        mode: ``auto``, ``serial`` or ``chunked`` with `chunk` tokens (see `plan`).
+        mode: of the forward pass. ``serial``: a program walks through the whole sequence; ``chunked``:
+            chunks of `chunk` tokens, rounded up to whole tiles, run in parallel; ``auto``: see `plan`.
 
     Returns: y [B, L, D] in the dtype of u and the final state [B, D, N] in float32.
 

@@ -7,7 +7,7 @@ p_t = exp(dt_t A) g_{t-1} every gradient is a product of G_t, p_t and the token'
 
 `scan_ends.chunk_ends` gives what a chunk adds to the state it leaves and to the adjoint of the state it met;
 `combine_chunks` joins the chunks, forward and in reverse; `scan_gradient` then needs no other chunk. Its
-tiles are those of `scan_ends`. Sums over channels (dB, dC) are partial sums of a program's BLOCK channels,
+tiles are those of `scan_tiles`. Sums over channels (dB, dC) are partial sums of a program's BLOCK channels,
 added afterwards in a fixed order. No atomics: the same input gives the same bits.
 """
 
@@ -15,23 +15,16 @@ import triton
 import triton.language as tl
 
 from lethe.kernels.mamba3.activations import LOG2E, sigmoid, silu, silu_slope
-from lethe.kernels.mamba3.scan_ends import convolved, load_channels, load_tile, token_operands, token_tile
-from lethe.kernels.mamba3.scan_forward import load_taps
-
-
-@triton.jit
-def _joined(decay, value, lane, LANES: tl.constexpr, SHIFT: tl.constexpr):
-    """x_l = decay_l x_{l-1} + value_l over the lanes (from the last one back if SHIFT is negative).
-
-    The outermost decay must be zero: so a lane that reaches past the outermost one adds zero times it.
-    """
-    for k in tl.static_range(5):
-        if (1 << k) < LANES:
-            at = tl.minimum(tl.maximum(lane - SHIFT * (1 << k), 0), LANES - 1)
-            value = decay * tl.gather(value, at, 0) + value
-            if (2 << k) < LANES:
-                decay = decay * tl.gather(decay, at, 0)
-    return value
+from lethe.kernels.mamba3.scan_ends import token_operands
+from lethe.kernels.mamba3.scan_tiles import (
+    convolved,
+    joined,
+    load_channels,
+    load_taps,
+    load_tile,
+    load_window,
+    token_tile,
+)
 
 
 @triton.jit
@@ -132,12 +125,12 @@ def scan_gradient(
             for j in tl.static_range(1, ROWS):
                 own = tl.fma(inputs[j], Bs[j], decays[j] * own)
             own = tl.where(first, g, tl.gather(own, previous, 0))
-            g = _joined(tl.where(first, 0.0, tl.exp2(before * A)), own, lane, LANES, 1)
+            g = joined(tl.exp2(before * A), own, lane, LANES, 1)
             own = zero
             for j in tl.static_range(ROWS):
                 own = decays[ROWS - 1 - j] * tl.fma(adjoints[ROWS - 1 - j], Cs[ROWS - 1 - j], own)
             own = tl.where(last, G, tl.gather(own, following, 0))
-            G = _joined(tl.where(last, 0.0, tl.exp2(behind * A)), own, lane, LANES, -1)
+            G = joined(tl.exp2(behind * A), own, lane, LANES, -1)
         carried = ()
         grown = ()
         for j in tl.static_range(ROWS):
@@ -178,12 +171,7 @@ def scan_gradient(
     if HAS_D:
         D = load_channels(D_ptr, channel, width, blank)
     if HAS_CONV:
-        at = blank + channel[None, :]
-        w0 = load_taps(conv_ptr, at, width, taps, 0)
-        w1 = load_taps(conv_ptr, at, width, taps, 1)
-        w2 = load_taps(conv_ptr, at, width, taps, 2)
-        w3 = load_taps(conv_ptr, at, width, taps, 3)
-        wb = load_channels(conv_bias_ptr, channel, width, blank)
+        w0, w1, w2, w3, wb = load_window(conv_ptr, conv_bias_ptr, channel, width, taps, blank)
     dD = zero
     dbias = zero
     dw0 = zero

@@ -1,48 +1,12 @@
 # mypy: disable-error-code="assignment, misc, var-annotated"
 # (a tuple grows in an unrolled loop, which only Triton's compiler sees)
-"""The scan's backward pass, first part: tiles of tokens, and what a chunk adds to its two ends (C2 and C6).
-
-A program owns ROWS * LANES tokens of BLOCK channels. A tile is [LANES, BLOCK]: lane l holds the tokens
-l * ROWS .. l * ROWS + ROWS - 1 as ROWS tiles (a tuple, unrolled), so a thread runs through its tokens in
-registers and only the ends of the lanes' segments are joined by shuffles. What depends on a token and a
-channel alone is computed once; the loop runs over the states, one at a time.
-"""
+"""First part of the scan's backward pass (C2 and C6): what a chunk adds to its two ends, by `scan_tiles`."""
 
 import triton
 import triton.language as tl
 
 from lethe.kernels.mamba3.activations import LOG2E, silu
-from lethe.kernels.mamba3.scan_forward import load_taps, step_size
-
-
-@triton.jit
-def token_tile(t, stride, channel, length, width):
-    """Offsets and mask of one token a lane [LANES, BLOCK]; tokens before the first are masked too."""
-    mask = ((t >= 0) & (t < length))[:, None] & (channel < width)[None, :]
-    return t[:, None] * stride + channel[None, :], mask
-
-
-@triton.jit
-def load_tile(ptr, t, stride, channel, length, width):
-    at, mask = token_tile(t, stride, channel, length, width)
-    return tl.load(ptr + at, mask=mask, other=0.0)
-
-
-@triton.jit
-def load_channels(ptr, channel, width, like):
-    """A row over the channels [D], float32, as a tile: every lane the same."""
-    at = tl.zeros_like(like) + channel[None, :]
-    return tl.load(ptr + at, mask=at < width, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def convolved(u_ptr, t, stride, channel, length, width, w0, w1, w2, w3, wb):
-    """The inputs of tokens t, t-1, t-2, t-3 and the convolution's output at t, before SiLU."""
-    x0 = load_tile(u_ptr, t, stride, channel, length, width).to(tl.float32)
-    x1 = load_tile(u_ptr, t - 1, stride, channel, length, width).to(tl.float32)
-    x2 = load_tile(u_ptr, t - 2, stride, channel, length, width).to(tl.float32)
-    x3 = load_tile(u_ptr, t - 3, stride, channel, length, width).to(tl.float32)
-    return x0, x1, x2, x3, w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3 + wb
+from lethe.kernels.mamba3.scan_tiles import load_channels, load_tile, load_window, token_input
 
 
 @triton.jit
@@ -57,28 +21,18 @@ def token_operands(
     bias = 0.0
     if HAS_BIAS:
         bias = load_channels(dt_bias_ptr, channel, width, blank)
+    window = ()
     if HAS_CONV:
-        w0 = load_taps(conv_ptr, blank + channel[None, :], width, taps, 0)
-        w1 = load_taps(conv_ptr, blank + channel[None, :], width, taps, 1)
-        w2 = load_taps(conv_ptr, blank + channel[None, :], width, taps, 2)
-        w3 = load_taps(conv_ptr, blank + channel[None, :], width, taps, 3)
-        wb = load_channels(conv_bias_ptr, channel, width, blank)
+        window = load_window(conv_ptr, conv_bias_ptr, channel, width, taps, blank)
     steps = ()
     inputs = ()
     adjoints = ()
     for j in tl.static_range(ROWS):
         t = t0 + j
-        live = (t < length)[:, None]
-        dt = step_size(load_tile(dt_ptr, t, dt_sl, channel, length, width), bias, SOFTPLUS)
-        dt = tl.where(live, dt, 0.0)
-        if HAS_CONV:
-            _, _, _, _, conv = convolved(u_ptr, t, u_sl, channel, length, width, w0, w1, w2, w3, wb)
-            u = tl.where(live, silu(conv), 0.0)
-        else:
-            u = load_tile(u_ptr, t, u_sl, channel, length, width).to(tl.float32)
-        w = dt
-        if HAS_WEIGHT:
-            w = load_tile(weight_ptr, t, width, channel, length, width)
+        dt, u, w = token_input(
+            u_ptr, dt_ptr, weight_ptr, t, u_sl, dt_sl, channel, length, width, bias, window,
+            HAS_WEIGHT, SOFTPLUS, HAS_CONV,
+        )  # fmt: skip
         dy = load_tile(dy_ptr, t, dy_sl, channel, length, width).to(tl.float32)
         if HAS_Z:
             dy *= silu(load_tile(z_ptr, t, z_sl, channel, length, width).to(tl.float32))

@@ -1,224 +1,242 @@
+# mypy: disable-error-code="assignment, misc, var-annotated"
+# (a tuple grows in an unrolled loop, which only Triton's compiler sees)
 """Forward kernels of the selective scan and of the fused block (C1 and C5).
 
 g_t = exp(dt_t A) g_{t-1} + w_t u_t B_t and y_t = (C_t . g_t + (D + skip_t) u_t) silu(z_t), where w = dt
 (exponential-Euler). The exponential-trapezoidal rule has the same form with w and skip given: w is the
 token's weight with the half that the next token would have added, skip takes that half back from y_t.
 
-A [N, D] and the states are kept with adjacent channels. A program owns DR * DL channels and all states of
-one chunk of tokens; the tile [DR, N, DL] keeps a thread's states in registers, so the sum over n costs no
-shuffle when DL fills the warp. The next token is loaded while the present one is computed. No shared
-memory, no atomics, no tl.dot. With one chunk this is the serial mode; with several, `chunk_state` and
-`combine_chunks` provide what each chunk starts from.
+A [N, D] and the states are kept with adjacent channels; tiles are those of `scan_tiles`. A program walks
+through the segments of its chunk, and leaves the states in memory between two of them. With one chunk this is
+the serial mode: it visits every token once. With several, `chunk_state` finds what each chunk adds and
+`combine_chunks` what each meets, and `scan_output` needs no other chunk. No tl.dot, no atomics. What a
+state's turn reads is asked for during the turn before.
 """
 
 import triton
 import triton.language as tl
 
-from lethe.kernels.mamba3.activations import LOG2E, silu, softplus
+from lethe.kernels.mamba3.activations import LOG2E, silu
+from lethe.kernels.mamba3.scan_tiles import (
+    joined,
+    load_channels,
+    load_tile,
+    load_window,
+    token_input,
+    token_tile,
+)
 
 
 @triton.jit
-def bounded(index, size, live):
-    """index < size where `live`, a scalar, holds; nowhere else."""
-    return index < tl.where(live, size, 0)
+def _rate(A_ptr, state, channel, width):
+    return tl.load(A_ptr + state * width + channel, mask=channel < width, other=0.0).to(tl.float32) * LOG2E
 
 
 @triton.jit
-def load_row(ptr, t, stride, channel, mask):
-    """Row t of a [L, D] slice whose channels are adjacent, in its own dtype; zero where masked."""
-    return tl.load(ptr + t * stride + channel, mask=mask, other=0.0)
-
-
-@triton.jit
-def tile_offsets(channel, state, width):
-    """Offsets [DR, N, DL] into an array [N, D]: A, the states and the partial sums are stored so.
-
-    The hint denies the adjacency of channels on purpose. Otherwise the compiler would choose the tile's
-    layout for vector loads of these few values and keep it, with shuffles, in the loop over tokens.
-    """
-    return tl.max_contiguous(state[None, :, None] * width + channel[:, None, :], [1, 1, 1])
-
-
-@triton.jit
-def state_tile(A_ptr, block, width, n, NB: tl.constexpr, DR: tl.constexpr, DL: tl.constexpr):
-    """The tile of a program: its channels [DR, DL] and states [N], which of them exist, their offsets into
-    arrays [N, D] [DR, N, DL] with the mask, and the rates A in units of log 2."""
-    channel = block * (DR * DL) + tl.arange(0, DR)[:, None] * DL + tl.arange(0, DL)[None, :]
-    inside = channel < width
-    state = tl.arange(0, NB)
-    known = state < n
-    at = tile_offsets(channel, state, width)
-    both = inside[:, None, :] & known[None, :, None]
-    A = tl.load(A_ptr + at, mask=both, other=0.0).to(tl.float32) * LOG2E
-    return channel, inside, state, known, at, both, A
-
-
-@triton.jit
-def over_states(v, known, PADDED: tl.constexpr):
-    """The sum of a tile [DR, N, DL] over its states; padding lanes may hold infinity times zero, a NaN."""
-    if PADDED:
-        v = tl.where(known[None, :, None], v, 0.0)
-    return tl.sum(v, 1)
-
-
-@triton.jit
-def step_size(raw, bias, SOFTPLUS: tl.constexpr):
-    dt = raw.to(tl.float32) + bias
-    if SOFTPLUS:
-        dt = softplus(dt)
-    return dt
-
-
-@triton.jit
-def load_taps(weight_ptr, channel, width, taps, LAG: tl.constexpr):
-    """The convolution weight [D, taps] that meets the input LAG tokens back; zero beyond the window."""
-    return tl.load(
-        weight_ptr + channel * taps + (taps - 1 - LAG), mask=bounded(channel, width, taps > LAG), other=0.0
-    ).to(tl.float32)
+def _column(ptr, state, state_stride, t, stride, length, RAGGED: tl.constexpr, ROWS: tl.constexpr):
+    """One state of B or C at the tokens of each lane, a tuple [LANES]; zero beyond the sequence."""
+    column = ()
+    for j in tl.static_range(ROWS):
+        at = ptr + state * state_stride + (t + j) * stride
+        if RAGGED:
+            value = tl.load(at, mask=t + j < length, other=0.0)
+        else:
+            value = tl.load(at)
+        column = column + (value.to(tl.float32),)  # noqa: RUF005 (a jit function has no unpacking)
+    return column
 
 
 @triton.jit
 def chunk_state(
-    u_ptr, dt_ptr, weight_ptr, A_ptr, B_ptr, dt_bias_ptr, conv_ptr, conv_bias_ptr, local_ptr, total_ptr,
-    u_sb, u_sl, dt_sb, dt_sl, B_sb, B_sl,
-    length, chunk, chunks, width, n, taps,
+    u_ptr, dt_ptr, weight_ptr, A_ptr, Bs_ptr, dt_bias_ptr, conv_ptr, conv_bias_ptr, local_ptr, total_ptr,
+    u_sb, u_sl, dt_sb, dt_sl, B_sb, B_sl, B_sn,
+    length, segments, chunks, width, n, taps,
     HAS_WEIGHT: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_CONV: tl.constexpr,
-    NB: tl.constexpr, DR: tl.constexpr, DL: tl.constexpr,
+    RAGGED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """What a chunk adds to the state [B, NC, N, D], and the sum of its steps [B, NC, D].
 
-    Grid (B, cdiv(D, DR * DL), NC).
+    Grid (B, cdiv(D, BLOCK), NC); a chunk has `segments` of ROWS * LANES tokens.
     """
     batch = tl.program_id(0).to(tl.int64)
     part = tl.program_id(2)
-    channel, inside, state, known, at, both, A = state_tile(A_ptr, tl.program_id(1), width, n, NB, DR, DL)
-    bias = tl.zeros([DR, DL], tl.float32)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    known = channel < width
+    row = tl.arange(0, LANES)
+    blank = tl.zeros([LANES, BLOCK], tl.int32)
+    bias = 0.0
     if HAS_BIAS:
-        bias = tl.load(dt_bias_ptr + channel, mask=inside, other=0.0).to(tl.float32)
+        bias = load_channels(dt_bias_ptr, channel, width, blank)
+    window = ()
+    if HAS_CONV:
+        window = load_window(conv_ptr, conv_bias_ptr, channel, width, taps, blank)
     u_ptr += batch * u_sb
     dt_ptr += batch * dt_sb
-    B_ptr += batch * B_sb
+    Bs_ptr += batch * B_sb
     weight_ptr += batch * length * width
-    begin = part * chunk
-    end = tl.minimum(begin + chunk, length)
-    x1 = tl.zeros([DR, DL], tl.float32)
-    x2 = x1
-    x3 = x1
-    if HAS_CONV:
-        w0 = load_taps(conv_ptr, channel, width, taps, 0)
-        w1 = load_taps(conv_ptr, channel, width, taps, 1)
-        w2 = load_taps(conv_ptr, channel, width, taps, 2)
-        w3 = load_taps(conv_ptr, channel, width, taps, 3)
-        wb = tl.load(conv_bias_ptr + channel, mask=inside, other=0.0).to(tl.float32)
-        x1 = load_row(u_ptr, begin - 1, u_sl, channel, bounded(channel, width, begin > 0)).to(tl.float32)
-        x2 = load_row(u_ptr, begin - 2, u_sl, channel, bounded(channel, width, begin > 1)).to(tl.float32)
-        x3 = load_row(u_ptr, begin - 3, u_sl, channel, bounded(channel, width, begin > 2)).to(tl.float32)
-    g = tl.zeros([DR, NB, DL], tl.float32)
-    total = tl.zeros([DR, DL], tl.float32)
-    next_u = load_row(u_ptr, begin, u_sl, channel, inside)
-    next_dt = load_row(dt_ptr, begin, dt_sl, channel, inside)
-    next_B = load_row(B_ptr, begin, B_sl, state, known)
-    for t in range(begin, end):
-        u = next_u.to(tl.float32)
-        dt = step_size(next_dt, bias, SOFTPLUS)
-        B = next_B.to(tl.float32)
-        more = t + 1 < end
-        next_u = load_row(u_ptr, t + 1, u_sl, channel, bounded(channel, width, more))
-        next_dt = load_row(dt_ptr, t + 1, dt_sl, channel, bounded(channel, width, more))
-        next_B = load_row(B_ptr, t + 1, B_sl, state, bounded(state, n, more))
-        if HAS_CONV:
-            x0 = u
-            u = silu(w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3 + wb)
-            x3 = x2
-            x2 = x1
-            x1 = x0
-        w = dt
-        if HAS_WEIGHT:
-            w = load_row(weight_ptr, t, width, channel, inside)
-        g = tl.exp2(dt[:, None, :] * A) * g + (w * u)[:, None, :] * B[None, :, None]
-        total += dt
     place = batch * chunks + part
-    tl.store(local_ptr + place * width * n + at, g, mask=both)
-    tl.store(total_ptr + place * width + channel, total, mask=inside)
+    local_ptr += place * width * n
+    passed = tl.zeros([BLOCK], tl.float32)
+    for segment in range(segments):
+        t0 = (part * segments + segment) * (ROWS * LANES) + row * ROWS
+        steps = ()
+        inputs = ()
+        total = tl.zeros([LANES, BLOCK], tl.float32)
+        for j in tl.static_range(ROWS):
+            dt, u, w = token_input(
+                u_ptr, dt_ptr, weight_ptr, t0 + j, u_sl, dt_sl, channel, length, width, bias, window,
+                HAS_WEIGHT, SOFTPLUS, HAS_CONV,
+            )  # fmt: skip
+            steps = steps + (dt,)  # noqa: RUF005
+            inputs = inputs + (w * u,)  # noqa: RUF005
+            total += dt
+        whole = tl.sum(total, 0)
+        after = whole[None, :] - tl.cumsum(total, 0)
+        passed += whole
+        next_A = _rate(A_ptr, 0, channel, width)
+        next_B = _column(Bs_ptr, 0, B_sn, t0, B_sl, length, RAGGED, ROWS)
+        for state in range(n):
+            A = next_A
+            B = next_B
+            following = tl.minimum(state + 1, n - 1)
+            next_A = _rate(A_ptr, following, channel, width)
+            next_B = _column(Bs_ptr, following, B_sn, t0, B_sl, length, RAGGED, ROWS)
+            at = local_ptr + state * width + channel
+            met = tl.load(at, mask=known & (segment > 0), other=0.0)
+            if LANES > 1:
+                g = inputs[0] * B[0][:, None]
+                for j in tl.static_range(1, ROWS):
+                    g = tl.exp2(steps[j] * A[None, :]) * g + inputs[j] * B[j][:, None]
+                g = tl.exp2(whole * A) * met + tl.sum(g * tl.exp2(after * A[None, :]), 0)
+            else:
+                g = met[None, :]
+                for j in tl.static_range(ROWS):
+                    g = tl.exp2(steps[j] * A[None, :]) * g + inputs[j] * B[j][:, None]
+                g = tl.sum(g, 0)
+            tl.store(at, g, mask=known)
+        tl.debug_barrier()
+    tl.store(total_ptr + place * width + channel, passed, mask=known)
 
 
 @triton.jit
 def scan_output(
-    u_ptr, dt_ptr, weight_ptr, skip_ptr, z_ptr, A_ptr, B_ptr, C_ptr, D_ptr, dt_bias_ptr, conv_ptr,
-    conv_bias_ptr, entry_ptr, y_ptr, final_ptr,
-    u_sb, u_sl, dt_sb, dt_sl, z_sb, z_sl, B_sb, B_sl, C_sb, C_sl,
-    length, chunk, chunks, width, n, taps,
+    u_ptr, dt_ptr, weight_ptr, skip_ptr, z_ptr, A_ptr, Bs_ptr, Cs_ptr, D_ptr, dt_bias_ptr, conv_ptr,
+    conv_bias_ptr, entry_ptr, carry_ptr, y_ptr, final_ptr,
+    u_sb, u_sl, dt_sb, dt_sl, z_sb, z_sl, B_sb, B_sl, B_sn, C_sb, C_sl, C_sn,
+    length, segments, chunks, width, n, taps, none,
     HAS_WEIGHT: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_CONV: tl.constexpr,
     HAS_D: tl.constexpr, HAS_Z: tl.constexpr, HAS_ENTRY: tl.constexpr,
-    PADDED: tl.constexpr, NB: tl.constexpr, DR: tl.constexpr, DL: tl.constexpr,
+    RAGGED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The outputs y [B, L, D] and the final state [B, N, D], from the state that each chunk meets.
 
-    Grid (B, cdiv(D, DR * DL), NC).
+    Grid (B, cdiv(D, BLOCK), NC). Between two segments the states wait in `carry` [B, NC, N, D] or, those of
+    the last chunk, in `final`: the program must be one warp where a chunk has several segments. `none` is
+    zero, which the compiler does not know: else it keeps the addresses of the first loop for the last one, in
+    registers that the loop over states needs.
     """
     batch = tl.program_id(0).to(tl.int64)
     part = tl.program_id(2)
-    channel, inside, state, known, at, both, A = state_tile(A_ptr, tl.program_id(1), width, n, NB, DR, DL)
-    bias = tl.zeros([DR, DL], tl.float32)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.arange(0, LANES)
+    blank = tl.zeros([LANES, BLOCK], tl.int32)
+    lane = blank + row[:, None]
+    last = lane == LANES - 1
+    bias = 0.0
     if HAS_BIAS:
-        bias = tl.load(dt_bias_ptr + channel, mask=inside, other=0.0).to(tl.float32)
-    D = tl.zeros([DR, DL], tl.float32)
+        bias = load_channels(dt_bias_ptr, channel, width, blank)
+    window = ()
+    if HAS_CONV:
+        window = load_window(conv_ptr, conv_bias_ptr, channel, width, taps, blank)
+    D = tl.zeros([LANES, BLOCK], tl.float32)
     if HAS_D:
-        D = tl.load(D_ptr + channel, mask=inside, other=0.0).to(tl.float32)
+        D = load_channels(D_ptr, channel, width, blank)
     u_ptr += batch * u_sb
     dt_ptr += batch * dt_sb
     z_ptr += batch * z_sb
-    B_ptr += batch * B_sb
-    C_ptr += batch * C_sb
+    Bs_ptr += batch * B_sb
+    Cs_ptr += batch * C_sb
     dense = batch * length * width
-    begin = part * chunk
-    end = tl.minimum(begin + chunk, length)
-    x1 = tl.zeros([DR, DL], tl.float32)
-    x2 = x1
-    x3 = x1
-    if HAS_CONV:
-        w0 = load_taps(conv_ptr, channel, width, taps, 0)
-        w1 = load_taps(conv_ptr, channel, width, taps, 1)
-        w2 = load_taps(conv_ptr, channel, width, taps, 2)
-        w3 = load_taps(conv_ptr, channel, width, taps, 3)
-        wb = tl.load(conv_bias_ptr + channel, mask=inside, other=0.0).to(tl.float32)
-        x1 = load_row(u_ptr, begin - 1, u_sl, channel, bounded(channel, width, begin > 0)).to(tl.float32)
-        x2 = load_row(u_ptr, begin - 2, u_sl, channel, bounded(channel, width, begin > 1)).to(tl.float32)
-        x3 = load_row(u_ptr, begin - 3, u_sl, channel, bounded(channel, width, begin > 2)).to(tl.float32)
-    g = tl.zeros([DR, NB, DL], tl.float32)
-    if HAS_ENTRY:
-        g = tl.load(entry_ptr + (batch * chunks + part) * width * n + at, mask=both, other=0.0)
-    next_u = load_row(u_ptr, begin, u_sl, channel, inside)
-    next_dt = load_row(dt_ptr, begin, dt_sl, channel, inside)
-    next_B = load_row(B_ptr, begin, B_sl, state, known)
-    next_C = load_row(C_ptr, begin, C_sl, state, known)
-    for t in range(begin, end):
-        u = next_u.to(tl.float32)
-        dt = step_size(next_dt, bias, SOFTPLUS)
-        B = next_B.to(tl.float32)
-        C = next_C.to(tl.float32)
-        more = t + 1 < end
-        next_u = load_row(u_ptr, t + 1, u_sl, channel, bounded(channel, width, more))
-        next_dt = load_row(dt_ptr, t + 1, dt_sl, channel, bounded(channel, width, more))
-        next_B = load_row(B_ptr, t + 1, B_sl, state, bounded(state, n, more))
-        next_C = load_row(C_ptr, t + 1, C_sl, state, bounded(state, n, more))
-        if HAS_CONV:
-            x0 = u
-            u = silu(w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3 + wb)
-            x3 = x2
-            x2 = x1
-            x1 = x0
-        w = dt
-        skip = D
-        if HAS_WEIGHT:
-            w = load_row(weight_ptr + dense, t, width, channel, inside)
-            skip += load_row(skip_ptr + dense, t, width, channel, inside)
-        g = tl.exp2(dt[:, None, :] * A) * g + (w * u)[:, None, :] * B[None, :, None]
-        y = over_states(g * C[None, :, None], known, PADDED)
-        if HAS_D or HAS_WEIGHT:  # a skip of zero times infinity would be NaN
-            y += skip * u
-        if HAS_Z:
-            y *= silu(load_row(z_ptr, t, z_sl, channel, inside).to(tl.float32))
-        tl.store(y_ptr + dense + t * width + channel, y.to(y_ptr.dtype.element_ty), mask=inside)
+    weight_ptr += dense
+    skip_ptr += dense
+    y_ptr += dense
+    place = (batch * chunks + part) * width * n
+    left_ptr = carry_ptr + place
     if part == chunks - 1:
-        tl.store(final_ptr + batch * width * n + at, g, mask=both)
+        left_ptr = final_ptr + batch * width * n
+    known = channel < width
+    met_ptr = left_ptr
+    live = known & False
+    if HAS_ENTRY:
+        met_ptr = entry_ptr + place
+        live = known
+    for segment in range(segments):
+        t0 = (part * segments + segment) * (ROWS * LANES) + row * ROWS
+        steps = ()
+        inputs = ()
+        ys = ()
+        total = tl.zeros([LANES, BLOCK], tl.float32)
+        for j in tl.static_range(ROWS):
+            dt, u, w = token_input(
+                u_ptr, dt_ptr, weight_ptr, t0 + j, u_sl, dt_sl, channel, length, width, bias, window,
+                HAS_WEIGHT, SOFTPLUS, HAS_CONV,
+            )  # fmt: skip
+            y = tl.zeros([LANES, BLOCK], tl.float32)
+            if HAS_D or HAS_WEIGHT:  # a skip of zero times infinity would be NaN
+                skip = D
+                if HAS_WEIGHT:
+                    skip += load_tile(skip_ptr, t0 + j, width, channel, length, width)
+                y = skip * u
+            x = w * u
+            if LANES > 1:
+                # Moves nothing, but fixes the layout: else the loop over states would convert it.
+                dt = tl.gather(dt, lane, 0)
+                x = tl.gather(x, lane, 0)
+            steps = steps + (dt,)  # noqa: RUF005
+            inputs = inputs + (x,)  # noqa: RUF005
+            ys = ys + (y,)  # noqa: RUF005
+            total += dt
+        if LANES > 1:
+            previous = tl.maximum(lane - 1, 0)
+            before = tl.gather(total, previous, 0)
+        next_A = _rate(A_ptr, 0, channel, width)
+        next_g = tl.load(met_ptr + channel, mask=live, other=0.0)
+        for state in range(n):
+            A = next_A[None, :]
+            met = next_g[None, :]
+            B = _column(Bs_ptr, state, B_sn, t0, B_sl, length, RAGGED, ROWS)
+            C = _column(Cs_ptr, state, C_sn, t0, C_sl, length, RAGGED, ROWS)
+            following = tl.minimum(state + 1, n - 1)
+            next_A = _rate(A_ptr, following, channel, width)
+            next_g = tl.load(met_ptr + following * width + channel, mask=live, other=0.0)
+            decays = ()
+            added = ()
+            for j in tl.static_range(ROWS):
+                decays = decays + (tl.exp2(steps[j] * A),)  # noqa: RUF005
+                added = added + (inputs[j] * B[j][:, None],)  # noqa: RUF005
+            g = met + tl.zeros([LANES, BLOCK], tl.float32)
+            if LANES > 1:
+                # What every lane's own tokens add, then joined over the lanes: what each lane meets.
+                own = added[0]
+                for j in tl.static_range(1, ROWS):
+                    own = decays[j] * own + added[j]
+                own = tl.where(lane == 0, g, tl.gather(own, previous, 0))
+                g = joined(tl.exp2(before * A), own, lane, LANES, 1)
+            grown = ()
+            for j in tl.static_range(ROWS):
+                g = decays[j] * g + added[j]
+                grown = grown + (ys[j] + g * C[j][:, None],)  # noqa: RUF005
+            ys = grown
+            if segment + 1 < segments or part == chunks - 1:
+                at = blank + channel[None, :]
+                tl.store(left_ptr + state * width + at, g, mask=last & (at < width))
+        t0 += none
+        for j in tl.static_range(ROWS):
+            y = ys[j]
+            if HAS_Z:
+                y *= silu(load_tile(z_ptr, t0 + j, z_sl, channel, length, width).to(tl.float32))
+            at, mask = token_tile(t0 + j, width, channel, length, width)
+            tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=mask)
+        met_ptr = left_ptr
+        live = known
+        tl.debug_barrier()

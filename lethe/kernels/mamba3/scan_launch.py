@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,9 +11,6 @@ from torch import Tensor
 
 from lethe.kernels.mamba3 import scan_backward, scan_ends, scan_forward, states
 from lethe.kernels.mamba3.checks import adjacent
-
-FORWARD_TILE = 512
-"""Elements (channels times states) of a one-warp forward tile: sixteen a thread."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +62,60 @@ def rows(t: Tensor) -> tuple[int, int]:
 
 
 def state_block(n: int) -> int:
-    """States a tile holds: the next power of two."""
+    """The next power of two."""
     return int(triton.next_power_of_2(n))
 
 
-def forward_lanes(n: int) -> int:
-    """Channels of a forward tile: a full warp for N <= 16, fewer for more states."""
-    return max(2, min(32, FORWARD_TILE // state_block(n)))
+@dataclass(frozen=True)
+class Tile:
+    """Tile of a kernel: `lanes` segments of `rows` tokens each, `channels` channels."""
+
+    rows: int
+    lanes: int
+    channels: int
+    warps: int = 1
+    registers: int | None = None
+    """Most registers a thread may use; None leaves it to the compiler."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a segment: those of a backward chunk, or a step of a forward one."""
+        return self.rows * self.lanes
+
+    def options(self) -> dict[str, Any]:
+        """Launch arguments of a kernel with this tile."""
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        shape = {"ROWS": self.rows, "LANES": self.lanes, "BLOCK": self.channels}
+        return {**shape, "num_warps": self.warps, **limit}
 
 
-def serial_tiles(batch: int, width: int, n: int) -> int:
-    """Programs that a serial scan of this shape launches."""
-    return batch * triton.cdiv(width, forward_lanes(n))
+WIDE_TILE = Tile(8, 1, 64)
+"""Forward, where its programs fill a device: no lanes to join, and each B and C serves two channels."""
+
+NARROW_TILE = Tile(8, 4, 16)
+"""Forward, elsewhere: the same elements in four times as many programs. `tune` times others."""
+
+WIDE_PROGRAMS = 1024
+"""Programs of the wide tile that fill a device: eight for each of 128 multiprocessors. An estimate."""
+
+BACKWARD_TILE = Tile(8, 4, 16)
+"""Chunks of 32 tokens. On an H200 no limit of registers was faster than 200 or 168; `tune` times others."""
+
+
+def serial_tiles(batch: int, width: int) -> int:
+    """Programs that a serial scan of this shape launches, with the narrow tile."""
+    return batch * triton.cdiv(width, NARROW_TILE.channels)
+
+
+def forward_tile(batch: int, width: int, chunks: int) -> Tile:
+    """The forward tile for so many chunks."""
+    wide = batch * triton.cdiv(width, WIDE_TILE.channels) * chunks >= WIDE_PROGRAMS
+    return WIDE_TILE if wide else NARROW_TILE
+
+
+def shortened(tile: Tile, tokens: int) -> Tile:
+    """`tile` with no more rows than so many tokens need: a power of two, or what `tile` has."""
+    return replace(tile, rows=min(tile.rows, state_block(triton.cdiv(tokens, tile.lanes))))
 
 
 def combine(
@@ -107,41 +146,53 @@ def combine(
     return entry, end
 
 
-def forward(o: Operands, chunk: int) -> tuple[Tensor, Tensor]:
-    """y [B, L, D]; the final state [B, N, D] float32."""
+def forward(
+    o: Operands, chunk: int, tile: Tile | None = None, by_state: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    """y [B, L, D]; the final state [B, N, D] float32.
+
+    Chunks of `chunk` tokens, rounded up to whole segments of `tile`, run in parallel; `tile` is that of
+    `forward_tile` unless given, shortened where a chunk has fewer tokens. With `by_state` B and C are first
+    rewritten by state, as float32: two launches that the narrow tile goes without unless told.
+    """
     o = o.dense()
     batch, length, width = o.u.shape
     n = o.A.shape[0]
-    chunks = triton.cdiv(length, chunk)
-    lanes = forward_lanes(n)
-    grid = (batch, triton.cdiv(width, lanes), chunks)
+    chunk = min(chunk, length)
+    tile = shortened(tile or forward_tile(batch, width, triton.cdiv(length, chunk)), chunk)
+    by_state = tile.lanes == 1 if by_state is None else by_state
+    segments = triton.cdiv(chunk, tile.tokens)
+    chunks = triton.cdiv(length, segments * tile.tokens)
+    grid = (batch, triton.cdiv(width, tile.channels), chunks)
     f32: dict[str, Any] = {"dtype": torch.float32, "device": o.u.device}
     flags: dict[str, Any] = {
         "HAS_WEIGHT": o.weight is not None, "SOFTPLUS": o.softplus, "HAS_BIAS": o.dt_bias is not None,
-        "HAS_CONV": o.conv_weight is not None, "NB": state_block(n), "DR": 1, "DL": lanes,
-        "num_warps": 1,
+        "HAS_CONV": o.conv_weight is not None,
+        "RAGGED": length % (segments * tile.tokens) != 0, **tile.options(),
     }  # fmt: skip
     u, none = o.u, o.u
+    Bs, Cs = (_by_state(t, length).transpose(1, 2) if by_state else t for t in (o.B, o.C))
     entry = o.initial_state
     if chunks > 1:
         local = torch.empty(batch, chunks, n, width, **f32)
         total = torch.empty(batch, chunks, width, **f32)
         scan_forward.chunk_state[grid](
-            u, o.dt, _or(o.weight, none), o.A, o.B, _or(o.dt_bias, none), _or(o.conv_weight, none),
-            _or(o.conv_bias, none), local, total, *rows(u), *rows(o.dt), *rows(o.B),
-            length, chunk, chunks, width, n, o.taps, **flags,
+            u, o.dt, _or(o.weight, none), o.A, Bs, _or(o.dt_bias, none), _or(o.conv_weight, none),
+            _or(o.conv_bias, none), local, total, *rows(u), *rows(o.dt), *Bs.stride(),
+            length, segments, chunks, width, n, o.taps, **flags,
         )  # fmt: skip
         entry, _ = combine(local, total, o.A, o.initial_state, reverse=False)
     y = torch.empty(batch, length, width, dtype=u.dtype, device=u.device)
     final = torch.empty(batch, n, width, **f32)
+    # The chunks' own sums are no longer needed: the states wait there between two segments.
+    carry = local if chunks > 1 else final
     z = _or(o.z, none)
     scan_forward.scan_output[grid](
-        u, o.dt, _or(o.weight, none), _or(o.skip, none), z, o.A, o.B, o.C, _or(o.D, none), _or(o.dt_bias,
-        none),
-        _or(o.conv_weight, none), _or(o.conv_bias, none), _or(entry, none), y, final,
-        *rows(u), *rows(o.dt), *rows(z), *rows(o.B), *rows(o.C), length, chunk, chunks, width, n, o.taps,
-        HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entry is not None, PADDED=state_block(n) != n,
-        **flags,
+        u, o.dt, _or(o.weight, none), _or(o.skip, none), z, o.A, Bs, Cs, _or(o.D, none), _or(o.dt_bias, none),
+        _or(o.conv_weight, none), _or(o.conv_bias, none), _or(entry, final), carry, y, final,
+        *rows(u), *rows(o.dt), *rows(z), *Bs.stride(), *Cs.stride(),
+        length, segments, chunks, width, n, o.taps, 0,
+        HAS_D=o.D is not None, HAS_Z=o.z is not None, HAS_ENTRY=entry is not None, **flags,
     )  # fmt: skip
     return y, final
 
@@ -151,36 +202,7 @@ def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
     return stand_in if tensor is None else tensor
 
 
-@dataclass(frozen=True)
-class BackwardTile:
-    """Tile of the backward kernels: `lanes` segments of `rows` tokens each, `channels` channels."""
-
-    rows: int
-    lanes: int
-    channels: int
-    warps: int = 1
-    registers: int | None = None
-    """Most registers a thread may use; None leaves it to the compiler."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a chunk."""
-        return self.rows * self.lanes
-
-    def options(self) -> dict[str, Any]:
-        """Launch arguments of a kernel with this tile."""
-        limit = {} if self.registers is None else {"maxnreg": self.registers}
-        shape = {"ROWS": self.rows, "LANES": self.lanes, "BLOCK": self.channels}
-        return {**shape, "num_warps": self.warps, **limit}
-
-
-BACKWARD_TILE = BackwardTile(8, 4, 16, registers=200)
-"""Chunks of 32 tokens; 200 registers spill nothing that the loop over states needs. `tune` times others."""
-
-
-def backward(
-    o: Operands, dy: Tensor, dfinal: Tensor | None, tile: BackwardTile | None = None
-) -> dict[str, Tensor]:
+def backward(o: Operands, dy: Tensor, dfinal: Tensor | None, tile: Tile | None = None) -> dict[str, Tensor]:
     """Gradients by the names of `Operands`, float32 partial sums already added in a fixed order.
 
     dfinal [B, N, D] float32 or None; `tile` instead of `BACKWARD_TILE`. The states that its chunks meet are

@@ -26,7 +26,7 @@ import torch
 from lethe.kernels import timing
 from lethe.kernels.mamba3 import scan_launch
 from lethe.kernels.mamba3.cases import Case, operands
-from lethe.kernels.mamba3.scan_launch import BackwardTile
+from lethe.kernels.mamba3.scan_launch import Tile
 
 SIZES = ((1, 2048, 2048), (8, 2048, 2048), (1, 16384, 256), (8, 512, 1024), (1, 512, 256))
 """Batch, length, width; N = 16."""
@@ -34,35 +34,53 @@ SIZES = ((1, 2048, 2048), (8, 2048, 2048), (1, 16384, 256), (8, 512, 1024), (1, 
 CHUNKS = (32, 64, 128, 256, None)
 """Tokens of a forward chunk; None is serial."""
 
+FORWARD_TILES = (
+    (scan_launch.WIDE_TILE, True),
+    (scan_launch.NARROW_TILE, True),
+    (scan_launch.NARROW_TILE, False),
+)
+"""Timed with every chunk; with B and C rewritten by state, or not."""
+
+MORE_FORWARD_TILES = (
+    (scan_launch.WIDE_TILE, False),
+    (Tile(16, 1, 64), True),
+    (Tile(4, 1, 128), True),
+    (Tile(8, 1, 32), True),
+    (Tile(16, 4, 16), True),
+    (Tile(8, 1, 64, registers=96), True),
+)
+"""Timed with chunks of 64 tokens and serial."""
+
 TILES = (
-    BackwardTile(8, 4, 16, registers=200),
-    BackwardTile(8, 4, 16, registers=168),
-    BackwardTile(8, 4, 16),
-    BackwardTile(4, 4, 16, registers=128),
-    BackwardTile(4, 4, 16, registers=168),
-    BackwardTile(4, 4, 32, registers=200),
-    BackwardTile(4, 8, 16, registers=168),
-    BackwardTile(4, 8, 16, registers=200),
-    BackwardTile(8, 2, 32, registers=200),
-    BackwardTile(4, 8, 8, registers=128),
-    BackwardTile(8, 8, 8, registers=200),
-    BackwardTile(6, 4, 16, registers=168),
-    BackwardTile(4, 2, 32, registers=128),
-    BackwardTile(8, 8, 16, warps=2, registers=200),
+    Tile(8, 4, 16, registers=200),
+    Tile(8, 4, 16, registers=168),
+    Tile(8, 4, 16),
+    Tile(4, 4, 16, registers=128),
+    Tile(4, 4, 16, registers=168),
+    Tile(4, 4, 32, registers=200),
+    Tile(4, 8, 16, registers=168),
+    Tile(4, 8, 16, registers=200),
+    Tile(8, 2, 32, registers=200),
+    Tile(4, 8, 8, registers=128),
+    Tile(8, 8, 8, registers=200),
+    Tile(6, 4, 16, registers=168),
+    Tile(4, 2, 32, registers=128),
+    Tile(8, 8, 16, warps=2, registers=200),
 )
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A chunk length of the forward pass, or a tile of the backward pass."""
+    """A tile of the backward pass; or, with `by_state`, one of the forward pass with a chunk length."""
 
+    tile: Tile
     chunk: int | None = None
-    tile: BackwardTile | None = None
+    by_state: bool | None = None
 
     def facts(self) -> dict[str, Any]:
         """What a line says about it."""
-        if self.tile is None:
-            return {"pass": "forward", "chunk": self.chunk}
+        if self.by_state is not None:
+            return {"pass": "forward", "chunk": self.chunk, "by_state": self.by_state, **asdict(self.tile)}
         return {"pass": "backward", **asdict(self.tile)}
 
     def step(self, case: Case, device: str) -> Callable[[], Any]:
@@ -72,9 +90,9 @@ class Candidate:
             o["u"] if "u" in o else o["x"], o["dt"], o["A"], o["B"], o["C"], o["D"], o["z"], o["dt_bias"],
             None, None, o.get("conv_weight"), o.get("conv_bias"), None, True,
         )  # fmt: skip
-        if self.tile is None:
+        if self.by_state is not None:
             chunk = case.length if self.chunk is None else self.chunk
-            return lambda: scan_launch.forward(given, chunk)
+            return lambda: scan_launch.forward(given, chunk, self.tile, self.by_state)
         dy = torch.empty_like(o["z"]) if device == "meta" else torch.randn_like(o["z"])
         dfinal = torch.zeros(case.batch, case.states, case.width, device=device)
         return lambda: scan_launch.backward(given, dy, dfinal, self.tile)
@@ -82,7 +100,12 @@ class Candidate:
 
 def candidates() -> list[Candidate]:
     """Everything to time, the backward pass first."""
-    return [*(Candidate(tile=tile) for tile in TILES), *(Candidate(chunk=chunk) for chunk in CHUNKS)]
+    forward = [(tile, chunk) for tile in FORWARD_TILES for chunk in CHUNKS]
+    forward += [(tile, chunk) for tile in MORE_FORWARD_TILES for chunk in (64, None)]
+    return [
+        *(Candidate(tile) for tile in TILES),
+        *(Candidate(tile, chunk, by_state) for (tile, by_state), chunk in forward),
+    ]
 
 
 def compiled(candidate: Candidate, cases: list[Case]) -> str | None:

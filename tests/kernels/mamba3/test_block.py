@@ -23,8 +23,19 @@ def test_values_and_gradients(dtype, how):
 def test_gradients_across_chunks():
     from lethe.kernels.mamba3 import scan_launch
 
-    with mock.patch.object(scan_launch, "BACKWARD_TILE", scan_launch.BackwardTile(2, 2, 4)):
+    with mock.patch.object(scan_launch, "BACKWARD_TILE", scan_launch.Tile(2, 2, 4)):
         errors = block_errors(block_operands(2, 10, 7, 3), **CHUNKED)
+    assert_within(errors, torch.float32)
+
+
+@pytest.mark.parametrize("tile", [(2, 1, 4), (1, 2, 8)], ids=["one-lane", "lanes"])
+def test_several_segments_a_chunk(tile):
+    """The window of the convolution reaches back over segments and over chunks."""
+    from lethe.kernels.mamba3 import scan_launch
+
+    run, given = scan_launch.forward, scan_launch.Tile(*tile)
+    with mock.patch.object(scan_launch, "forward", lambda operands, c: run(operands, c, given, True)):
+        errors = block_errors(block_operands(2, 11, 7, 3), mode="chunked", chunk=4)
     assert_within(errors, torch.float32)
 
 

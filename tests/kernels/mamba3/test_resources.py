@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
-from lethe.kernels.mamba3.plan import choose_plan
+from lethe.kernels.mamba3.plan import HEAD, SCAN, choose_plan
 
 pytestmark = pytest.mark.compiles
 
@@ -48,15 +49,31 @@ def test_no_kernel_uses_dot(resources):
             assert "tl.dot" not in function.src and "atomic" not in function.src, function
 
 
+@pytest.mark.parametrize("bounds", [SCAN, HEAD], ids=["scan", "head"])
 @pytest.mark.parametrize(
-    ("tiles", "length", "mode", "chunks"),
-    [(64, 4096, "chunked", 32), (512, 4096, "serial", 1), (64, 16, "serial", 1), (1, 4096, "chunked", 128)],
+    ("fill", "length", "mode", "chunks"),
+    [
+        (0.4, 4096, "chunked", None),
+        (1.0, 4096, "serial", 1),
+        (0.4, 16, "serial", 1),
+        (0, 4096, "chunked", 128),
+    ],
     ids=["few-programs", "enough-programs", "short", "one-program"],
 )
-def test_the_selector(tiles, length, mode, chunks):
-    chosen = choose_plan(tiles, length, 132)
-    assert (chosen.mode, chosen.chunks) == (mode, chunks), chosen
+def test_the_selector(fill, length, mode, chunks, bounds):
+    """`fill` is the share of the programs that a serial scan needs."""
+    tiles = max(1, math.ceil(fill * bounds.starved * 132))
+    chosen = choose_plan(tiles, length, 132, bounds=bounds)
+    assert chosen.mode == mode and chunks in (None, chosen.chunks), chosen
     assert chosen.chunk * chosen.chunks >= length
+    assert mode == "serial" or 32 <= chosen.chunk <= bounds.longest
+
+
+@pytest.mark.parametrize(("tiles", "mode"), [(128, "chunked"), (256, "serial")])
+def test_heads_have_bounds_of_their_own(tiles, mode):
+    """Both sides were measured on a device of 132 multiprocessors; the scan needs more programs."""
+    assert choose_plan(tiles, 2048, 132, bounds=HEAD).mode == mode
+    assert choose_plan(tiles, 2048, 132).mode == "chunked"
 
 
 def test_the_selector_obeys_and_refuses():

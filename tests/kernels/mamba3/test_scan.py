@@ -35,16 +35,41 @@ def test_gradients_do_not_depend_on_the_tile(tile):
     """Chunks of 4, 1 and 12 tokens, ragged; more lanes than one step of shuffles joins."""
     from lethe.kernels.mamba3 import scan_launch
 
-    with mock.patch.object(scan_launch, "BACKWARD_TILE", scan_launch.BackwardTile(*tile)):
+    with mock.patch.object(scan_launch, "BACKWARD_TILE", scan_launch.Tile(*tile)):
         errors = scan_errors(scan_operands(1, 14, 9, 3, trap=True, state=True))
     assert_within(errors, torch.float32)
+
+
+@pytest.mark.parametrize("by_state", [False, True], ids=["by-token", "by-state"])
+@pytest.mark.parametrize(
+    ("tile", "chunk"),
+    [((4, 1, 8), 4), ((2, 1, 4), 6), ((2, 2, 8), 4), ((1, 4, 16), 8), ((2, 8, 2), 16), ((2, 2, 4), 14)],
+    ids=lambda t: "x".join(map(str, t)) if isinstance(t, tuple) else str(t),
+)
+def test_values_do_not_depend_on_the_tile(tile, chunk, by_state):
+    """One lane or several, one segment a chunk or several, ragged, one chunk; a state and a token before."""
+    from lethe.kernels.mamba3 import scan_launch
+
+    o = scan_operands(2, 14, 9, 3, trap=True, state=True)
+    run, given = scan_launch.forward, scan_launch.Tile(*tile)
+    with mock.patch.object(scan_launch, "forward", lambda operands, c: run(operands, c, given, by_state)):
+        assert_within(scan_errors(o, mode="chunked", chunk=chunk), torch.float32)
+
+
+def test_many_programs_take_the_wide_tile():
+    from lethe.kernels.mamba3 import scan_launch
+
+    assert scan_launch.forward_tile(1, 2048, 64) is scan_launch.WIDE_TILE
+    assert scan_launch.forward_tile(1, 256, 16) is scan_launch.NARROW_TILE
+    with mock.patch.object(scan_launch, "WIDE_PROGRAMS", 1):
+        assert_within(scan_errors(scan_operands(1, 20, 65, 3, state=True), **CHUNKED), torch.float32)
 
 
 @pytest.mark.slow
 def test_more_chunks_than_one_group():
     from lethe.kernels.mamba3 import scan_launch
 
-    with mock.patch.object(scan_launch, "BACKWARD_TILE", scan_launch.BackwardTile(1, 1, 2)):
+    with mock.patch.object(scan_launch, "BACKWARD_TILE", scan_launch.Tile(1, 1, 2)):
         errors = scan_errors(scan_operands(1, 66, 2, 2), mode="chunked", chunk=1)
     assert_within(errors, torch.float32)
 
@@ -142,6 +167,21 @@ def test_padding_states_do_not_turn_infinity_into_nan():
     u[0, 1, 0] = float("inf")
     y, _ = selective_scan(u, **ones, A=-torch.ones(2, 5))
     assert y[0, 1:, 0].isposinf().all() and y[0, :, 1].isfinite().all()
+
+
+@pytest.mark.parametrize("tile", [(1, 4, 4), (2, 1, 4)], ids=["lanes", "one-lane"])
+def test_an_infinite_state_stays_infinite_from_lane_to_lane(tile):
+    from lethe.kernels.mamba3 import scan_launch
+    from lethe.kernels.mamba3.scan import selective_scan
+
+    ones = {"dt": torch.ones(1, 9, 2), "B": torch.ones(1, 9, 2), "C": torch.ones(1, 9, 2)}
+    u = torch.ones(1, 9, 2)
+    u[0, 1, 0] = float("inf")
+    run, given = scan_launch.forward, scan_launch.Tile(*tile)
+    with mock.patch.object(scan_launch, "forward", lambda operands, c: run(operands, c, given)):
+        y, final = selective_scan(u, **ones, A=-torch.ones(2, 2))
+    assert y[0, 1:, 0].isposinf().all() and y[0, 0, 0].isfinite() and y[0, :, 1].isfinite().all()
+    assert final[0, 0].isposinf().all() and final[0, 1].isfinite().all()
 
 
 def test_tokens_past_the_end_leave_no_trace_of_a_nan():
