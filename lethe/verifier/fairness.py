@@ -293,7 +293,11 @@ def _rules() -> dict[int, Rule]:
             blame.has_own_status,
             "sheet",
         ),
-        ("seeds are fixed per gate and case; a borderline case draws a second one", further_looks, "trial"),
+        (
+            "seeds are fixed per gate and case; a borderline case, or one at a kink, must break at further ones",
+            further_looks,
+            "trial",
+        ),
         (
             "the same weights on both sides, copied only by name and exact shape",
             weights.seeded_alike,
