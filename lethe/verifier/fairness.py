@@ -294,7 +294,7 @@ def _rules() -> dict[int, Rule]:
             "sheet",
         ),
         (
-            "seeds are fixed per gate and case; a borderline case, or one at a kink, must break at further ones",
+            "seeds are fixed per gate and case; a borderline case, or one at a kink, must break at others",
             further_looks,
             "trial",
         ),

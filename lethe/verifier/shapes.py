@@ -85,9 +85,9 @@ def shape_cases(
     """At most `limit` sizes to try a candidate at, the most telling first.
 
     `base_sizes` defaults to the model's. `budget` bounds a case's cost in elements; a
-    case may always cost as much as the base sizes do, one past a tile `DEARER` times as much. Every case was run once for real
-    by the reference (on `device`), with finite outputs wherever the base sizes give
-    finite ones.
+    case may always cost as much as the base sizes do, one past a tile `DEARER` times as
+    much. Every case was run once for real by the reference (on `device`), with finite
+    outputs wherever the base sizes give finite ones.
     """
     base = dict(model.base if base_sizes is None else base_sizes)
     ceiling = max(budget, model.facts.cost)
