@@ -81,7 +81,7 @@ class Spread:
     disagree: list[Tensor]
     """bool: some perturbed run is finite where the truth is not, or the reverse."""
     still: list[Tensor]
-    """bool: all perturbed runs gave the same bits, as behind a kink (ReLU, clamp)."""
+    """bool: two successive perturbed runs gave the same bits, as behind a kink (ReLU, clamp, round)."""
 
 
 def _jitter(mode: Perturb, value: Any) -> Any:
@@ -130,8 +130,8 @@ class _Collector:
         self.unit = unit
         self.spread = [torch.zeros_like(t) for t in self.expected]
         self.disagree = [torch.zeros(t.shape, dtype=torch.bool, device=t.device) for t in self.expected]
-        self.still = [torch.ones(t.shape, dtype=torch.bool, device=t.device) for t in self.expected]
-        self._first: list[Tensor] | None = None
+        self.still = [torch.zeros(t.shape, dtype=torch.bool, device=t.device) for t in self.expected]
+        self._previous: list[Tensor] | None = None
 
     @property
     def found(self) -> Spread:
@@ -140,13 +140,13 @@ class _Collector:
     def add(self, seen: list[Tensor], overflowed: bool) -> None:
         """Book one run. A run that overflowed somewhere adds no spread: where it lies far off, or differs in
         finiteness, the result hangs on an overflow that another order of evaluation may avoid."""
-        self._first = self._first or [z.double() for z in seen]
         for i, (y, z) in enumerate(zip(self.expected, seen, strict=True)):
             if z.shape != y.shape:
                 self.disagree[i].fill_(True)
                 continue
             z = z.double()
-            self.still[i] &= z == self._first[i]
+            if self._previous is not None and self._previous[i].shape == z.shape:
+                self.still[i] |= z == self._previous[i]
             self.disagree[i] |= y.isfinite() != z.isfinite()
             difference = (z - y).abs()
             difference = torch.where(difference.isfinite(), difference, 0.0)
@@ -154,6 +154,7 @@ class _Collector:
                 self.disagree[i] |= difference > FAR_OFF * (self.spread[i] + 2 * self.unit * y.abs())
             else:
                 self.spread[i] = torch.maximum(self.spread[i], difference)
+        self._previous = [z.double() for z in seen]
 
 
 def spread(
