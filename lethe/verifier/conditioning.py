@@ -203,10 +203,12 @@ def perturbed_run(
     return _run_perturbed(instance, cast_floating(inputs, torch.float64), mode, None)
 
 
-def _run_perturbed(instance: Instance, wide: Any, mode: Perturb, trace: Trace | None) -> Any:
+def _run_perturbed(
+    instance: Instance, wide: Any, mode: Perturb, trace: Trace | None, *, jitter: bool = True
+) -> Any:
     with pinned_backends(), default_dtype(torch.float64), reference_errors("perturbed"):
         module = _perturbed_reference(instance, mode)
-        moved = _jitter(mode, wide)
+        moved = _jitter(mode, wide) if jitter else wide
         with widened(), trace or nullcontext(), mode:
             return call(module, moved)
 
@@ -225,15 +227,16 @@ def source_spread(
     """How far rounding moves the values that the index output number `output` was chosen from (float64,
     like `source`).
 
-    Zero where the source is an input as it came: comparing exact numbers involves no rounding.
+    Where the source holds the values of an input, only what the reference does to them counts (a cast to
+    half): comparing the numbers as they came involves no rounding, and then this is zero.
     """
     wide = cast_floating(inputs, torch.float64)
-    if any(t.numel() == source.numel() and _same_values(t, source) for t in flatten(wide)[0]):
-        return torch.zeros_like(source)
-    largest = 2 * unit * source.abs()
+    given = any(t.numel() == source.numel() and _same_values(t, source) for t in flatten(wide)[0])
+    largest = torch.zeros_like(source) if given else 2 * unit * source.abs()
     for run in range(k):
         trace = Trace()
-        out = flatten(_run_perturbed(instance, wide, _mode(unit, seed, run, 2 * k, dtype, "auto"), trace))[0]
+        mode = _mode(unit, seed, run, 2 * k, dtype, "auto")
+        out = flatten(_run_perturbed(instance, wide, mode, trace, jitter=not given))[0]
         found = trace.selections.get(id(out[output]))
         if found is None or found[1].source.shape != source.shape:
             continue

@@ -22,6 +22,7 @@ from lethe.verifier.absolute import absolute_terms
 from lethe.verifier.comparison import (
     Comparison,
     Selected,
+    also_chosen,
     compare,
     compare_selection,
     same_nonfinite,
@@ -394,6 +395,7 @@ def _discrete_band(
         allowed = source_spread(instance, inputs, i, chosen.source, unit_of(dtype), seed=seed, dtype=dtype)
         selected = selected_from(chosen, truth, ELEMENTWISE_C * allowed)
         if selected is not None:
+            selected = also_chosen(selected, working)
             everywhere = torch.ones(truth.shape, dtype=torch.bool, device=truth.device)
             return Band(
                 torch.zeros(truth.shape, dtype=torch.float64), everywhere, "selection", 1.0, None, selected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 
@@ -210,3 +211,32 @@ def test_one_value_behind_a_kink_widens_no_other():
     unit = 2 * 2.0**-24 + 2.0**-24  # 2u|y| and the largest deviation of the runs
     assert float(b.bound[0]) == pytest.approx(tolerance.ELEMENTWISE_C * unit)
     assert float(b.bound[1]) >= 1e-8
+
+
+@pytest.mark.parametrize("chosen", ["argmax(-1)", "topk(4, -1)"])
+def test_a_choice_among_values_that_the_reference_rounds_to_half_is_its_own(judge, chosen):
+    """bfloat16 ties many values that differ in float32, and the reference takes any of them."""
+    body = f"return x.bfloat16().{chosen}"
+    reference = (PLAIN.format(name="Model", body=body) + INPUTS).replace("rows = 9", "rows = 256")
+    assert verdict(judge, reference, PLAIN.format(name="ModelNew", body=body), ["CMP-01"]).clean
+    blind = PLAIN.format(name="ModelNew", body=body.replace("x.", "x[:, :-1]."))
+    assert verdict(judge, reference, blind, ["CMP-01"]).violated
+    full = reference.replace("x.bfloat16()", "x")
+    assert verdict(judge, full, PLAIN.format(name="ModelNew", body=body), ["CMP-01"]).violated
+
+
+@pytest.mark.parametrize(("needs", "one_of"), [([300_000, 294_912], 1), ([294_912, 65_536], 2)])
+def test_where_no_choice_of_an_autotuner_fits_the_kernel_is_charged(monkeypatch, needs, one_of):
+    from lethe.verifier.executors import autotune, resources
+    from lethe.verifier.executors.resources import KernelResource, LaunchRecord
+
+    def compiled(records, target, **_):
+        return [KernelResource("mm", target, 4, 3, 64, 0, 0, needs[r.kwargs["BLOCK"]], 0) for r in records]
+
+    def mm() -> None: ...
+
+    record = LaunchRecord(SimpleNamespace(fn=mm), (), {"BLOCK": 0}, (1,))
+    monkeypatch.setattr(resources, "_records", {(0,): record})
+    monkeypatch.setattr(resources, "compile_only", compiled)
+    monkeypatch.setattr(autotune, "_known", {"mm": [{"BLOCK": 0}, {"BLOCK": 1}]})
+    assert [row["one_of"] for row in resources.resources("sm_90")] == [one_of]
