@@ -198,7 +198,7 @@ def legal_shape(outcome: object, outputs: Sequence[Tensor] = ()) -> bool:
 
 def further_looks(ratio: float, at_rest: bool) -> int:
     """Rule 22: how many further seeds must confirm a breach: one a small breach, `REST_LOOKS` a breach at an
-    element that no perturbed run has moved (`Band.at_rest`)."""
+    element that successive perturbed runs have not moved (`Band.at_rest`)."""
     if at_rest and ratio > 1.0:
         return REST_LOOKS
     return int(1.0 < ratio <= BORDERLINE)
