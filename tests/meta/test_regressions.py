@@ -190,6 +190,18 @@ def test_a_gradient_behind_a_kink_is_looked_at_again(judge):
     assert verdict(judge, reference, detached, ["CMP-02"]).violated
 
 
+@pytest.mark.parametrize("kinked", ["torch.sign(z) + x", "torch.relu(z) * 1e4 + x"])
+def test_a_kink_that_is_added_to_something_is_looked_at_again(judge, kinked):
+    """The sum moves in every perturbed run, so that nothing of it lies still, but few elements breach."""
+    body = "z = (x - x.mean(-1, keepdim=True)).mean(-1, keepdim=True); return " + kinked
+    reference = (PLAIN.format(name="Model", body=body) + INPUTS).replace("rows = 9", "rows = 1501")
+    candidate = PLAIN.format(name="ModelNew", body=body.replace("(x -", "(x.flip(-1) -"))
+    gates = ["CMP-01", "ORD-03"]
+    assert not verdict(judge, reference, candidate, gates).violated
+    late = PLAIN.format(name="ModelNew", body=body + " * (torch.arange(len(x)) < 1500)[:, None]")
+    assert verdict(judge, reference, late, gates).violated
+
+
 def test_one_value_behind_a_kink_widens_no_other():
     """Where seven of eight perturbed runs are cut off and one hardly is not, the spread is next to nothing;
     the reference's error in multiples of it says nothing about the other elements."""

@@ -154,7 +154,7 @@ def _compare(
         c = tolerance.compare(got, e, band)
         sheet.worst("worst_ratio", c.ratio)
         if c.ratio > 1.0:
-            looks = fairness.further_looks(c.ratio, band.at_rest(c.index))
+            looks = fairness.further_looks(c.ratio, band.at_rest(c.index), c.rare)
             wider = tolerance.widest([band, *(banded(right.look(k)[name]) for k in range(1, looks + 1))])
             if tolerance.compare(got, e, wider).ratio <= 1.0:
                 sheet.worst("borderline_ratio", c.ratio)
