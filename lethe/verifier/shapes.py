@@ -69,9 +69,10 @@ class ShapeCase:
     """The axis's role (``"batch"``, ``"width"``, ``"length"``, ``"features"``), or ``"joint"``."""
     cost: int
     """Work of the reference in elements."""
-    past: bool = False
-    """Whether the input ends one element after a whole tile: what is lost there is one element, which shows
-    in a long sum only where that element is large."""
+    also: str = ""
+    """A kind that is drawn too, where the input ends one element after a whole tile: what is lost there is
+    one element, which shows only where that element matters. ``"sorted"``: the last of each row is its
+    largest; ``"spike"``: it dominates a long sum."""
 
 
 def shape_cases(
@@ -96,7 +97,7 @@ def shape_cases(
     for wish in _wishes(model.axes):
         if len(cases) == limit or model.prober.exhausted:
             break
-        got = _afford(model, base, wish, ceiling * (DEARER if wish.past else 1))
+        got = _afford(model, base, wish, ceiling * (DEARER if wish.also else 1))
         if got is None:
             continue
         chosen, facts = got
@@ -110,7 +111,7 @@ def shape_cases(
         text = ",".join(f"{axis.label}={v}" for axis, v in chosen.items())
         joint = len(chosen) > 1
         moves = "joint" if joint else next(iter(chosen)).role
-        cases[key] = ShapeCase(f"joint:{text}" if joint else text, sizes, moves, facts.cost, wish.past)
+        cases[key] = ShapeCase(f"joint:{text}" if joint else text, sizes, moves, facts.cost, wish.also)
     return list(cases.values())
 
 
@@ -121,7 +122,7 @@ class _Wish:
     values: dict[Axis, int]
     keep: frozenset[Axis]
     """Axes that are lowered last: the ones this wish is about."""
-    past: bool = False
+    also: str = ""
 
 
 def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
@@ -133,12 +134,12 @@ def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
         return _Wish({axis: value}, frozenset([axis]))
 
     def joint(
-        batch_value: int, first: int, second: int, rest: int, rotation: int = 0, past: bool = False
+        batch_value: int, first: int, second: int, rest: int, rotation: int = 0, also: str = ""
     ) -> _Wish:
         turned = others[rotation % len(others) :] + others[: rotation % len(others)] if others else []
         values = dict.fromkeys(batch, batch_value)
         values.update({a: (first, second, rest)[min(i, 2)] for i, a in enumerate(turned)})
-        return _Wish(values, frozenset(turned[:2]), past)
+        return _Wish(values, frozenset(turned[:2]), also)
 
     def beyond(a: Axis) -> int:
         return a.value + a.step * (2 if a.step % 2 and a.value % 2 else 1)
@@ -146,7 +147,7 @@ def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
     yield joint(7, 193, 191, 5)
     yield from (one(a, 1) for a in batch[:1] + others[:1])
     yield joint(131 if any(a.value >= LARGE_BATCH for a in batch) else 5, 47, 191, 3, rotation=1)
-    yield joint(9, 4097, 17, 3, past=True)
+    yield joint(9, 4097, 17, 3, also="sorted")
     yield from _one_past_a_tile(axes)
     if batch and max(a.value for a in batch) >= LARGE_BATCH:
         tall = {a: 33 if a is others[0] else 3 for a in others} | dict.fromkeys(batch, TALL)
@@ -176,7 +177,7 @@ def _one_past_a_tile(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
     values = dict.fromkeys(axes, 1) | dict(
         zip(last, PAST if len(last) > 1 else [math.prod(PAST)], strict=False)
     )
-    yield _Wish(values, frozenset(last[:2]), past=True)
+    yield _Wish(values, frozenset(last[:2]), also="spike")
 
 
 def _afford(

@@ -115,6 +115,11 @@ FEW_VALUES = 16
 """An input of so few distinct values repeats the same rounding error, which then adds up instead of
 averaging."""
 
+NEARLY = 2.0**-7
+"""Range of an input, relative to its largest magnitude, within which the error of an approximated function
+(the exponential of a GPU, say, is a polynomial in the fraction of its argument) has one sign: a
+128th of its period."""
+
 PAPER_EPS = 1.19e-7
 """float32 epsilon as the published messages imply it: they reproduce to 4 digits with this value."""
 
@@ -183,15 +188,19 @@ def structured(inputs: Any) -> bool:
 
 
 def repeating(inputs: Any) -> bool:
-    """True if some floating input holds at most `FEW_VALUES` values.
+    """True if some floating input holds at most `FEW_VALUES` values, or values that are `NEARLY` equal.
 
-    Then the rounding errors of elementwise functions repeat too, and a sum of them grows with its length.
+    Then the errors of elementwise functions repeat too, and a sum of them grows with its length.
     """
-    return any(
-        _has_few_values(t[t.isfinite()])
-        for t in flatten(inputs)[0]
-        if t.is_floating_point() and t.numel() > 1
-    )
+    finite = (t[t.isfinite()] for t in flatten(inputs)[0] if t.is_floating_point() and t.numel() > 1)
+    return any(_has_few_values(t) or _nearly_constant(t) for t in finite)
+
+
+def _nearly_constant(finite: Tensor) -> bool:
+    if finite.numel() < 2:
+        return False
+    low, high = finite.aminmax()
+    return bool((high - low) <= NEARLY * torch.maximum(low.abs(), high.abs()))
 
 
 def _has_few_values(finite: Tensor) -> bool:

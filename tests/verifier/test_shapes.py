@@ -178,13 +178,14 @@ def test_a_row_ends_one_past_a_tile_and_one_before_one(tile: int) -> None:
     assert {1 % tile, tile - 1} <= remainders
 
 
-def test_a_case_past_a_tile_draws_a_spike_too_and_may_cost_twice_as_much() -> None:
+def test_a_case_past_a_tile_draws_another_kind_and_may_cost_twice_as_much() -> None:
     problem = load_problem(ROWS)
     model = size_model(problem)
     budget = model.facts.cost
-    past = [c for c in shape_cases(problem, model, budget=budget) if c.past]
+    past = [c for c in shape_cases(problem, model, budget=budget) if c.also]
     assert past and all(c.cost <= DEARER * budget for c in past)
     assert any(c.cost > budget for c in past)
+    assert {c.also for c in past} == {"sorted", "spike"}
 
 
 def test_a_large_batch_is_tried_above_a_tile() -> None:
@@ -212,7 +213,7 @@ def test_the_budget_bounds_every_case() -> None:
     problem = load_problem(ROWS)
     model = size_model(problem)
     for case in shape_cases(problem, model, budget=3000):
-        assert case.cost <= max(3000, model.facts.cost) * (DEARER if case.past else 1)
+        assert case.cost <= max(3000, model.facts.cost) * (DEARER if case.also else 1)
     assert len(shape_cases(problem, model, limit=3)) == 3
 
 
