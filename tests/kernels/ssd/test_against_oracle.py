@@ -1,4 +1,4 @@
-"""The SSD engine against the float64 oracle: small cases on a CPU under the interpreter, all cases on a GPU."""
+"""The SSD engine against the float64 oracle: small cases on a CPU, interpreted, and all cases on a GPU."""
 
 from __future__ import annotations
 
