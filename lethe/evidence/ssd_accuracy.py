@@ -1,33 +1,20 @@
 """How far the SSD engine is from the token-serial float64 oracle: two metrics for every tensor it returns.
 
-    python -m lethe.evidence.ssd_accuracy run --out FOLDER [--seconds 240] [--device cuda] [--small]
-    python -m lethe.evidence.ssd_accuracy record FOLDER
-
 For output, final states and the gradient of every operand: the relative RMS error, ``|got - exact|`` over
 ``|exact|`` in the Euclidean norm, must be below 1 %, and the largest error over the largest value below
 1.5 %. A value that is not finite, a missing gradient and a wrong shape or dtype count as an infinite error.
 
 Where the exact value is zero everywhere, zero is what must come, with one exception: a gradient that is zero
 because a decay underflows is a sum of terms that cancel, and is held against the sum of their magnitudes.
-
-`run` leaves a line of ``accuracy.jsonl`` for each case as soon as it is done and resumes behind the last one;
-`record` writes ``data/measured/<device>/ssd_accuracy.json``.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import sys
-import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lethe import provenance
-from lethe.evidence import elsewhere
-from lethe.evidence.ssd_cases import FULL, SMALL, Call, Case, draw
+from lethe.evidence.ssd_cases import Call, Case, draw
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +22,6 @@ if TYPE_CHECKING:
 RMS, PEAK = 0.01, 0.015
 """What issue and design ask for."""
 
-FILE = "accuracy.jsonl"
-ENGINE = "lethe/kernels/ssd"
 Engine = Callable[..., Any]
 
 
@@ -143,91 +128,9 @@ def worst(errors: Iterable[Error]) -> Error:
     return Error(max(e.rms for e in both), max(e.peak for e in both))
 
 
-# --- the run --------------------------------------------------------------------------------------
-
-
 def ours() -> Engine:
     """The engine under test. Raises ImportError where it is absent."""
     import importlib
 
     engine: Engine = importlib.import_module("lethe.kernels.ssd").ssd
     return engine
-
-
-def run(out: Path, seconds: float, device: str, cases: Iterable[Case], engine: Engine) -> int:
-    """Measure cases until the time is over; returns how many missed a bound, those that raised among them."""
-    out.mkdir(parents=True, exist_ok=True)
-    elsewhere.note(out, device)
-    end, file = time.monotonic() + seconds, out / FILE
-    done = {json.loads(line)["id"] for line in file.read_text().splitlines()} if file.is_file() else set()
-    missed = 0
-    for case in cases:
-        if case.id in done:
-            continue
-        if time.monotonic() > end:
-            print("the time is over; the rest is left", flush=True)
-            break
-        row = {"id": case.id, "case": case.facts(), **_one(case, engine, device)}
-        missed += not row["passed"]
-        text = file.read_text() if file.is_file() else ""
-        provenance.write_atomically(file, text + json.dumps(row) + "\n")
-        print(
-            f"{'ok' if row['passed'] else 'MISSED'} {case.id} {row.get('worst', row.get('error'))}",
-            flush=True,
-        )
-    return missed
-
-
-def _one(case: Case, engine: Engine, device: str) -> dict[str, Any]:
-    start = time.monotonic()
-    try:
-        errors = measure(case, engine, device)
-    except Exception as raised:
-        return {"passed": False, "error": f"{type(raised).__name__}: {str(raised)[:500]}"}
-    return {
-        "passed": not beyond(errors),
-        "worst": _finite(worst(errors.values())),
-        "errors": {name: _finite(e) for name, e in errors.items()},
-        "seconds": round(time.monotonic() - start, 2),
-    }
-
-
-def _finite(e: Error) -> list[float | None]:
-    """[rms, peak]; null for an infinite error, which JSON does not have."""
-    return [v if math.isfinite(v) else None for v in e]
-
-
-def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured") -> Path:
-    """Write what `run` left in `folder` to ``<device>/ssd_accuracy.json``; returns the path."""
-    samples = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
-    place = measured / elsewhere.device(folder).slug / "ssd_accuracy.json"
-    return elsewhere.record(
-        place, folder, experiment="ssd_accuracy", samples=samples, parameters={"rms": RMS, "peak": PEAK},
-        script="lethe/evidence/ssd_accuracy.py", sources=[ENGINE],
-        command="python -m lethe.evidence.ssd_accuracy run",
-    )  # fmt: skip
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m lethe.evidence.ssd_accuracy", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    go = commands.add_parser("run")
-    go.add_argument("--out", type=Path, required=True)
-    go.add_argument("--seconds", type=float, default=240.0)
-    go.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    go.add_argument("--small", action="store_true", help="the small cases, which an interpreter runs")
-    commands.add_parser("record").add_argument("folder", type=Path)
-    given = parser.parse_args(argv)
-    if given.command == "record":
-        print(record(given.folder))
-        return 0
-    try:
-        engine = ours()
-    except ImportError as absent:
-        print(f"the engine is absent: {absent}")
-        return 2
-    return min(1, run(given.out, given.seconds, given.device, SMALL if given.small else FULL, engine))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
