@@ -18,13 +18,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lethe import provenance
 from lethe.audit import lines
 from lethe.audit.corpora import ListedCorpus
 from lethe.audit.lines import Line
 from lethe.evidence import controls, elsewhere
+
+if TYPE_CHECKING:
+    from lethe.audit.pool import JudgeLike, JudgeSettings
 
 CORPUS = "ssd_controls"
 FOLDER = Path("data/corpus/ssd_controls")
@@ -39,6 +44,24 @@ def load(path: str | Path | None = None) -> ListedCorpus:
     return ListedCorpus(CORPUS, [controls.row(folder, n, NAMES[n], SOURCE, CORPUS) for n in NAMES])
 
 
+def judge_as_written(settings: JudgeSettings) -> JudgeLike:
+    """A judge that leaves the sizes as they are: on an interpreter it would cut them to less than a chunk.
+
+    A process may take fifty times as long as usual: the engine's tiles are those of a tensor core.
+    """
+    from lethe.verifier.judge import Judge
+    from lethe.verifier.settings import Budget
+
+    usual = Budget()
+    written = replace(
+        usual,
+        reference_cost=1 << 26,
+        wall_seconds=50 * usual.wall_seconds,
+        cpu_seconds=50 * usual.cpu_seconds,
+    )
+    return Judge(profile=settings.profile, device=settings.device, quick=settings.quick, budget=written)
+
+
 def shortfalls(judged: list[Line]) -> list[str]:
     """What keeps the control from being positive, in sentences; empty when it is (see `controls`)."""
     return controls.shortfalls(judged, tuple(NAMES))
@@ -51,6 +74,8 @@ def run(out: Path, device: str) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     elsewhere.note(out, "cuda" if device == "cuda" else "cpu")
     settings, found = JudgeSettings(device=device, quick=True), []
+    if device != "cuda":
+        settings = replace(settings, factory="lethe.evidence.ssd_controls:judge_as_written")
     for result in judged(list(load().rows()), settings, workers=len(NAMES) if device == "cuda" else 1):
         found.append(lines.make(result.row, result.verdict, settings.record(), result.wall))
         text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in found)

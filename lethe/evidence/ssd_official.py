@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from lethe.kernels.mamba3 import official
@@ -42,8 +43,7 @@ def engine(where: str | Path, folder: Path) -> Engine:
             if hasattr(value, "configs") and hasattr(value, "fn"):
                 value.configs = value.configs[:1]
     if not torch.cuda.is_available():
-        # interpreted: the official launches enter their tensors' CUDA device first
-        setattr(torch.cuda, "device", lambda index: nullcontext())  # noqa: B010
+        _interpreted(torch.cuda)
     scan = modules[0].mamba_chunk_scan_combined
 
     def ssd(
@@ -69,6 +69,12 @@ def engine(where: str | Path, folder: Path) -> Engine:
         return scan(x, dt, A, B, C, chunk_size, dt_limit=dt_limit, **options)
 
     return ssd
+
+
+def _interpreted(cuda: Any) -> None:
+    """On a CPU: the official launches enter their tensors' CUDA device and ask it for its size."""
+    cuda.device = lambda index: nullcontext()
+    cuda.get_device_properties = lambda device: SimpleNamespace(multi_processor_count=1)
 
 
 def _indices(cu_seqlens: Tensor, length: int) -> Tensor:
