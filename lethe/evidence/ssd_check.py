@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -61,9 +60,8 @@ def _cases(dry: bool) -> tuple[Case, ...]:
     return SMALL if dry else FULL
 
 
-def _python(module: str, *arguments: str, interpret: bool = False) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, **({"TRITON_INTERPRET": "1"} if interpret else {})}
-    return subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=provenance.ROOT, env=environment)
+def _python(module: str, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=provenance.ROOT)
 
 
 def _measured(out: Path, name: str, where: str | None, workers: int, dry: bool, end: float) -> None:
@@ -73,7 +71,7 @@ def _measured(out: Path, name: str, where: str | None, workers: int, dry: bool, 
         given = ["--out", str(out), "--engine", name, "--shard", str(shard), "--workers", str(workers)]
         given += ["--seconds", str(max(1.0, end - time.monotonic()))]
         given += [*(["--official", where] if where else []), *(["--small"] if dry else [])]
-        return _python("lethe.evidence.ssd_check", "serve", *given, interpret=dry)
+        return _python("lethe.evidence.ssd_check", "serve", *given)
 
     running = {shard: start(shard) for shard in range(workers)}
     while running and time.monotonic() < end:
@@ -129,6 +127,8 @@ def serve(
 
     end, device = time.monotonic() + seconds, "cpu" if dry else "cuda"
     torch.set_num_threads(1)
+    if dry:
+        _interpret()
     with tempfile.TemporaryDirectory() as unpacked:
         engine = _engine(name, where, Path(unpacked))
         for case in _todo(out, name, shard, workers, dry):
@@ -139,6 +139,14 @@ def serve(
             if "error" in found and not dry and _lost():
                 return LOST
     return 0
+
+
+def _interpret() -> None:
+    """Triton interprets from now on, with the verifier's repairs: its own cannot multiply bfloat16."""
+    from lethe.verifier.executors import builder, library
+
+    library.use_interpreter()
+    builder.install()
 
 
 def _engine(name: str, where: str | None, unpacked: Path) -> Engine:

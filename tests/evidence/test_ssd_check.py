@@ -93,6 +93,7 @@ def two_cases(monkeypatch):
     cases = (TINY, replace(TINY, name="next"))
     monkeypatch.setattr(ssd_check, "SMALL", cases)
     monkeypatch.setattr(ssd_check, "_engine", lambda *_: standin.ssd)
+    monkeypatch.setattr(ssd_check, "_interpret", lambda: None)
     return cases
 
 
@@ -108,7 +109,7 @@ def test_a_process_that_dies_is_a_line_and_the_next_goes_on(two_cases, tmp_path,
 
     started = []
 
-    def python(module, *arguments, interpret=False):
+    def python(module, *arguments):
         started.append(arguments)
         if len(started) == 1:
             return subprocess.Popen([sys.executable, "-c", "import os; os._exit(9)"])
