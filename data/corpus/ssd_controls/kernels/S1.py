@@ -10,7 +10,7 @@ CHUNK = 32
 class ModelNew(nn.Module):
     def __init__(self, heads):
         super().__init__()
-        self.A_log = nn.Parameter(torch.log(torch.arange(1, heads + 1).float()))
+        self.A_log = nn.Parameter(torch.linspace(-2.0, 0.5, heads))
         self.D = nn.Parameter(torch.ones(heads))
         self.dt_bias = nn.Parameter(torch.linspace(-2.0, 0.0, heads))
 

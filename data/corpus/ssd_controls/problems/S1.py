@@ -4,12 +4,17 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 
+def operand(t):
+    """What a product of 16-bit operands takes of t."""
+    return t.to(torch.bfloat16).float()
+
+
 def ssd(x, dt, A, B, C, D, z, dt_bias, chunk):
     """The chunked form of Dao and Gu (2024), listing 1: x [b, l, h, p], dt [b, l, h], B, C [b, l, g, n]."""
     batch, length, heads, width = x.shape
     step = F.softplus(dt + dt_bias)
     B, C = (t.repeat_interleave(heads // t.shape[2], 2) for t in (B, C))
-    driven = x * step[..., None]
+    driven = operand(x * step[..., None])
     S = torch.zeros(batch, heads, width, B.shape[-1], dtype=x.dtype, device=x.device)
     rows = []
     for first in range(0, length, chunk):
@@ -20,8 +25,8 @@ def ssd(x, dt, A, B, C, D, z, dt_bias, chunk):
         decay = torch.exp(between.masked_fill(~seen, -torch.inf))
         u, k, q = (t[:, part].transpose(1, 2) for t in (driven, B, C))
         log = log.transpose(1, 2)[..., None]
-        y = (q @ k.mT * decay) @ u + torch.exp(log) * (q @ S.mT)
-        S = torch.exp(log[:, :, -1:]) * S + (torch.exp(log[:, :, -1:] - log) * u).mT @ k
+        y = operand(q @ k.mT * decay) @ u + torch.exp(log) * (q @ operand(S).mT)
+        S = torch.exp(log[:, :, -1:]) * S + operand(torch.exp(log[:, :, -1:] - log) * u).mT @ k
         rows.append(y.transpose(1, 2))
     return (torch.cat(rows, 1) + D[:, None] * x) * F.silu(z)
 
@@ -31,14 +36,14 @@ class Model(nn.Module):
 
     def __init__(self, heads):
         super().__init__()
-        self.A_log = nn.Parameter(torch.log(torch.arange(1, heads + 1).float()))
+        self.A_log = nn.Parameter(torch.linspace(-2.0, 0.5, heads))
         self.D = nn.Parameter(torch.ones(heads))
         self.dt_bias = nn.Parameter(torch.linspace(-2.0, 0.0, heads))
 
     def forward(self, x, dt, B, C, z):
         if x.shape[-1] != 64 or B.shape[-1] not in (64, 128):
             raise ValueError("declared for 64 channels and 64 or 128 states a head")
-        x, dt, B, C, z = (t.to(torch.bfloat16).float() for t in (x, dt, B, C, z))
+        x, dt, B, C, z = map(operand, (x, dt, B, C, z))
         y = ssd(x, dt, -torch.exp(self.A_log), B, C, self.D, z, self.dt_bias, self.chunk)
         return y.to(torch.bfloat16)
 

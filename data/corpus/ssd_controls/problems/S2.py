@@ -4,13 +4,18 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 
+def operand(t):
+    """What a product of 16-bit operands takes of t."""
+    return t.to(torch.bfloat16).float()
+
+
 def ssd(x, dt, B, C, z, initial, A, D, dt_bias, chunk):
     """The chunked form of Dao and Gu (2024), listing 1: x [b, l, h, p], dt [b, l, h], B, C [b, l, g, n]."""
-    x, dt, B, C, z = (t.to(torch.bfloat16).float() for t in (x, dt, B, C, z))
+    x, dt, B, C, z = map(operand, (x, dt, B, C, z))
     length, heads = x.shape[1:3]
     step = F.softplus(dt + dt_bias)
     B, C = (t.repeat_interleave(heads // t.shape[2], 2) for t in (B, C))
-    driven = x * step[..., None]
+    driven = operand(x * step[..., None])
     S = initial
     rows = []
     for first in range(0, length, chunk):
@@ -21,8 +26,8 @@ def ssd(x, dt, B, C, z, initial, A, D, dt_bias, chunk):
         decay = torch.exp(between.masked_fill(~seen, -torch.inf))
         u, k, q = (t[:, part].transpose(1, 2) for t in (driven, B, C))
         log = log.transpose(1, 2)[..., None]
-        y = (q @ k.mT * decay) @ u + torch.exp(log) * (q @ S.mT)
-        S = torch.exp(log[:, :, -1:]) * S + (torch.exp(log[:, :, -1:] - log) * u).mT @ k
+        y = operand(q @ k.mT * decay) @ u + torch.exp(log) * (q @ operand(S).mT)
+        S = torch.exp(log[:, :, -1:]) * S + operand(torch.exp(log[:, :, -1:] - log) * u).mT @ k
         rows.append(y.transpose(1, 2))
     y = (torch.cat(rows, 1) + D * x) * F.silu(z)
     return [y.to(torch.bfloat16), S]
@@ -40,7 +45,7 @@ class Model(nn.Module):
 
     def __init__(self, heads):
         super().__init__()
-        self.A_log = nn.Parameter(torch.log(torch.arange(1, heads + 1).float()))
+        self.A_log = nn.Parameter(torch.linspace(-2.0, 0.5, heads))
         self.D = nn.Parameter(torch.ones(heads, 64))
         self.dt_bias = nn.Parameter(torch.linspace(-2.0, 0.0, heads))
 
