@@ -5,9 +5,9 @@
 * S1 is the forward pass, with bias, softplus, skip and gate; CMP-02 takes its gradients. S2 starts from an
   initial state and returns the final one and every gradient beside the output, so that each gate judges the
   backward pass's values too.
-* The engine takes 16-bit operands and multiplies 16-bit operands: the references round what they are given and
-  what each product takes to bfloat16; sums stay in float32. They say what they are declared for: 64 channels,
-  64 or 128 states. No decay of a chunk underflows at the usual draws.
+* The engine takes 16-bit operands and multiplies 16-bit operands: the references round what they are given
+  and what each product takes to bfloat16; sums stay in float32. They say what they are declared for: 64
+  channels, 64 or 128 states. No decay of a chunk underflows at the usual draws.
 * The references are chunked because masked terms are products with zero there, and 0 times NaN is NaN in the
   published form as on every tensor core: the masks that EXC-01 compares are defined by that form. The gate
   charges no element on which the two readings of 0 times NaN disagree.
