@@ -99,10 +99,9 @@ LOADERS: dict[str, str] = {
     "honest": "lethe.evidence.honest:load",
     "mutants": "lethe.evidence.mutants:load",
     "controls": "lethe.evidence.controls:load",
-    "ssd_controls": "lethe.evidence.ssd_controls:load",
 }
 """Loader by corpus name: ``module:function``, imported on use. Each takes keywords of its own, most ``path``.
-The last five are evidence about the verifier: their right verdicts are known beforehand."""
+The last four are evidence about the verifier: their right verdicts are known beforehand."""
 
 
 NO_CORPUS = ("kernelbench", "published")
