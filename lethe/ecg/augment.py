@@ -43,7 +43,7 @@ def generator(seed: int, step: int, device: torch.device) -> torch.Generator:
 def augment(
     signals: Tensor, labels: Tensor, how: Augmentation, draw: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Changed signals [B, 12, T] and labels [B, 5] of a global batch, in float32."""
+    """Changed signals [B, 12, T] and labels [B, 5] of a global batch."""
     if how == NONE:
         return signals, labels
     batch, leads, length = signals.shape
@@ -64,7 +64,8 @@ def augment(
     x = x * (uniform(batch, leads, 1) >= how.leads)
     begin, share = uniform(batch, 1, 1), how.gap * uniform(batch, 1, 1)
     x = x * (((time / length - begin) % 1.0) >= share)
-    weight = torch.where(uniform(batch) < how.mix, uniform(batch), torch.ones_like(begin[:, 0, 0]))
+    mixed, share = uniform(batch) < how.mix, uniform(batch)
+    weight = torch.where(mixed, share, torch.ones_like(share)).to(x.dtype)
     other = torch.randperm(batch, generator=draw, device=device)
     x = torch.lerp(x[other], x, weight[:, None, None])
     return x, torch.lerp(labels[other], labels, weight[:, None])

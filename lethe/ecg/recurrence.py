@@ -73,19 +73,24 @@ def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Te
     return y.transpose(0, 1)
 
 
+def _wide(t: Tensor) -> Tensor:
+    """float32, as the kernels compute; float64 stays, for comparisons."""
+    return t if t.dtype == torch.float64 else t.float()
+
+
 class PlainMamba(MambaBlock):
-    """`MambaBlock` with ``select="input"`` or ``"conv"`` in torch operators, in float32 between the projections."""
+    """`MambaBlock` with ``select="input"`` in torch operators; float32 between the projections, or float64."""
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden [B, L, d_model] to the same."""
-        projected = self.in_proj(hidden)
-        small = [self.dt_rank, self.d_state, self.d_state]
-        x, z, *rest = projected.split([self.d_inner, self.d_inner, *(small if self.x_proj is None else [])], -1)
-        u = F.silu(self.conv1d(x.transpose(1, 2))[..., : hidden.shape[1]]).transpose(1, 2)
-        low, B, C = rest if self.x_proj is None else self.x_proj(u).split(small, -1)
-        dt = F.softplus(F.linear(low, self.dt_proj.weight).float() + self.dt_proj.bias)
-        y = selective_scan(u.float(), dt, self.A, B.float(), C.float()) + self.D * u
-        return self.out_proj((y * F.silu(z.float())).to(hidden.dtype))
+        """hidden [B, L, d_model] to the same. Raises ValueError with ``select="conv"``."""
+        if self.x_proj is not None:
+            raise ValueError("the torch path has select='input', the block that C5 and C6 compute")
+        sizes = [self.d_inner, self.d_inner, self.dt_rank, self.d_state, self.d_state]
+        x, z, low, B, C = self.in_proj(hidden).split(sizes, -1)
+        u = _wide(F.silu(self.conv1d(x.transpose(1, 2))[..., : hidden.shape[1]])).transpose(1, 2)
+        dt = F.softplus(_wide(F.linear(low, self.dt_proj.weight)) + self.dt_proj.bias)
+        y = selective_scan(u, dt, -torch.exp(self.A_log), _wide(B), _wide(C)) + self.D * u
+        return self.out_proj((y * F.silu(_wide(z))).to(x.dtype))
 
 
 def rotate_pairs(t: Tensor, theta: Tensor) -> Tensor:
@@ -104,13 +109,13 @@ class PlainMamba3(Mamba3Block):
             raise ValueError("the torch path has one rank and one group; the kernels have more")
         batch, length, _ = hidden.shape
         z, x, B, C, step, rate, trap, angle = self.in_proj(hidden).split(self._split(), -1)
-        x, z = (t.reshape(batch, length, self.nheads, self.headdim).float() for t in (x, z))
-        dt = F.softplus(step.float() + self.dt_bias)
-        lam = torch.sigmoid(trap.float())
-        decay = torch.cumsum((-heavy_tail(rate.float())).clamp(max=-self.A_floor) * dt, 1).transpose(1, 2)
-        turn = math.pi * torch.tanh(angle.float())[:, :, None] * dt[..., None]
-        q = rotate_pairs(self.C_norm(C).float()[:, :, None] + self.C_bias[:, 0], torch.cumsum(turn, 1))
-        k = rotate_pairs(self.B_norm(B).float()[:, :, None] + self.B_bias[:, 0], torch.cumsum(turn, 1))
+        x, z = (_wide(t).reshape(batch, length, self.nheads, self.headdim) for t in (x, z))
+        dt = F.softplus(_wide(step) + self.dt_bias)
+        lam = torch.sigmoid(_wide(trap))
+        decay = torch.cumsum((-heavy_tail(_wide(rate))).clamp(max=-self.A_floor) * dt, 1).transpose(1, 2)
+        turn = math.pi * torch.tanh(_wide(angle))[:, :, None] * dt[..., None]
+        q = rotate_pairs(_wide(self.C_norm(C))[:, :, None] + self.C_bias[:, 0], torch.cumsum(turn, 1))
+        k = rotate_pairs(_wide(self.B_norm(B))[:, :, None] + self.B_bias[:, 0], torch.cumsum(turn, 1))
         now, late = lam * dt, F.pad(((1 - lam) * dt)[:, 1:], (0, 0, 0, 1))
         past = torch.ones(length, length, dtype=torch.bool, device=hidden.device).tril(-1)
         gap = decay[..., :, None] - decay[..., None, :]
