@@ -48,14 +48,22 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     fit.add_argument("--graph", action="store_true", help="capture the step as a CUDA graph")
     fit.add_argument("--out", type=Path)
-    fit.add_argument("--pause", type=int, metavar="EPOCHS", help="stop after so many epochs; run again to go on")
+    fit.add_argument(
+        "--pause", type=int, metavar="EPOCHS", help="stop after so many epochs; run again to go on"
+    )
     for name, kind in (
         ("seed", int), ("epochs", int), ("steps", int), ("batch", int), ("accumulate", int), ("lr", float),
         ("weight-decay", float), ("clip", float), ("patience", int), ("average", float),
     ):  # fmt: skip
         fit.add_argument(f"--{name}", type=kind)
     fit.add_argument("--precision", choices=PRECISIONS)
-    for name, kind in (("d-model", int), ("layers", int), ("d-state", int), ("stride", int), ("dt-rank", int)):
+    for name, kind in (
+        ("d-model", int),
+        ("layers", int),
+        ("d-state", int),
+        ("stride", int),
+        ("dt-rank", int),
+    ):
         fit.add_argument(f"--{name}", type=kind)
     fit.add_argument("--expand", help="a whole number or a fraction")
     fit.add_argument("--dropout", type=float)

@@ -85,7 +85,9 @@ def world(device: str = "auto") -> Iterator[World]:
     at = torch.device(kind, local) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
         torch.cuda.set_device(at)
-    torch.distributed.init_process_group("nccl" if kind == "cuda" else "gloo", device_id=at if kind == "cuda" else None)
+    torch.distributed.init_process_group(
+        "nccl" if kind == "cuda" else "gloo", device_id=at if kind == "cuda" else None
+    )
     try:
         yield World(at, torch.distributed.get_rank(), size)
     finally:

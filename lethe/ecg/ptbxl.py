@@ -222,7 +222,10 @@ def _reader(path: Path) -> Callable[[str], bytes]:
             held = {name: file.read() for name, file in files.items() if file is not None}
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DataError(f"{path} is neither a folder nor a whole tar archive: {error}") from None
-    top = next((name.rpartition("/")[0] for name in held if name.endswith(("manifest.csv", "ptbxl_database.csv"))), "")
+    top = next(
+        (name.rpartition("/")[0] for name in held if name.endswith(("manifest.csv", "ptbxl_database.csv"))),
+        "",
+    )
 
     def read(name: str) -> bytes:
         try:

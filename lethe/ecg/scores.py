@@ -63,7 +63,8 @@ def resamples(n: int, draws: int = DRAWS, seed: int = 0) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(0, n, (draws, n))
 
 
-def _interval(value: float, drawn: NDArray[np.float64]) -> Interval:
+def interval(value: float, drawn: NDArray[np.float64]) -> Interval:
+    """The interval that holds the middle `LEVEL` of the values `drawn`; NaN draws are left out."""
     known = drawn[~np.isnan(drawn)]
     if not len(known):
         return Interval(value, float("nan"), float("nan"))
@@ -80,8 +81,8 @@ def intervals(
     seen = ~np.isnan(drawn).all(1)
     macro = np.full(len(drawn), np.nan)
     macro[seen] = np.nanmean(drawn[seen], 1)
-    found = {"macro": _interval(macro_auc(labels, scores), macro)}
-    return found | {name: _interval(float(areas[i]), drawn[:, i]) for i, name in enumerate(CLASSES)}
+    found = {"macro": interval(macro_auc(labels, scores), macro)}
+    return found | {name: interval(float(areas[i]), drawn[:, i]) for i, name in enumerate(CLASSES)}
 
 
 def difference(
@@ -98,7 +99,7 @@ def difference(
         return float(means[0] - means[1])
 
     drawn = np.array([gap(i) for i in resamples(len(labels), draws, seed)])
-    return _interval(gap(np.arange(len(labels))), drawn)
+    return interval(gap(np.arange(len(labels))), drawn)
 
 
 def roc(

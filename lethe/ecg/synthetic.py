@@ -25,7 +25,8 @@ CODES = {"NORM": "NORM", "MI": "IMI", "STTC": "NDT", "CD": "CLBBB", "HYP": "LVH"
 _PRECORDIAL = np.radians([115.0, 95.0, 75.0, 55.0, 30.0, 0.0])
 _LIMBS = np.radians([0.0, 60.0, 120.0, -150.0, -30.0, 90.0])
 DIRECTIONS = np.array(
-    [[np.cos(a), np.sin(a), 0.0] for a in _LIMBS] + [[1.3 * np.cos(a), 0.1, 1.3 * np.sin(a)] for a in _PRECORDIAL]
+    [[np.cos(a), np.sin(a), 0.0] for a in _LIMBS]
+    + [[1.3 * np.cos(a), 0.1, 1.3 * np.sin(a)] for a in _PRECORDIAL]
 )
 """Directions [12, 3] of the leads: to the left, down, to the front."""
 
@@ -112,5 +113,7 @@ def generate(folder: Path, records: int, seed: int = 0) -> Path:
     statements = [",diagnostic,diagnostic_class", *(f"{code},1.0,{name}" for name, code in CODES.items())]
     (folder / "scp_statements.csv").write_text("\n".join([*statements, "SR,,"]) + "\n")
     (folder / "ptbxl_database.csv").write_text(database.getvalue())
-    (folder / GENERATED).write_text("These records were drawn by lethe.ecg.synthetic; they are no patients'.\n")
+    (folder / GENERATED).write_text(
+        "These records were drawn by lethe.ecg.synthetic; they are no patients'.\n"
+    )
     return folder

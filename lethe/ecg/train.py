@@ -122,7 +122,9 @@ class _Run:
         self.labels = records.labels[records.fold(VALIDATION)]
         n = len(self.folds["train"][0])
         if n < recipe.batch:
-            raise DataError(f"the training folds have {n} usable records, fewer than a batch of {recipe.batch}")
+            raise DataError(
+                f"the training folds have {n} usable records, fewer than a batch of {recipe.batch}"
+            )
         if recipe.validate and not len(self.labels):
             raise DataError("fold 9 has no usable record to validate on")
         self.per_epoch = n // recipe.batch

@@ -75,13 +75,13 @@ def _excerpt(out: Path, data: Path, end: float, devices: int, dry: bool) -> None
 
 def _paper(out: Path, data: Path, end: float, devices: int, dry: bool) -> None:
     for name, steps, precision in (("paper-fp32", 200, "fp32"), ("paper-tf32", 40, "tf32")):
-        ask = _steps(out / f"{name}.json", data, 3 if dry else steps, precision, 0, end, dry)
+        ask = _steps(out / f"{name}.json", data, 2 if dry else steps, precision, 0, end, dry)
         _child(out / f"{name}.log", ask, end, dry=dry)
 
 
 def _processes(out: Path, data: Path, end: float, devices: int, dry: bool) -> None:
     """Two seeds at the same time on one GPU each, then one model on two GPUs, on four, ..."""
-    steps = 3 if dry else 300
+    steps = 2 if dry else 300
     logs = [out / f"processes-1-seed{seed}.log" for seed in (0, 1)]
     asks = [_steps(log.with_suffix(".json"), data, steps, "fp32", i, end, dry) for i, log in enumerate(logs)]
     _together(logs, asks, end, dry)
@@ -93,7 +93,9 @@ def _processes(out: Path, data: Path, end: float, devices: int, dry: bool) -> No
         count *= 2
 
 
-def _steps(result: Path, data: Path, steps: int, precision: str, seed: int, end: float, dry: bool) -> list[str]:
+def _steps(
+    result: Path, data: Path, steps: int, precision: str, seed: int, end: float, dry: bool
+) -> list[str]:
     ask = ["steps", "--result", str(result), "--data", str(data), "--steps", str(steps), "--seed", str(seed)]
     ask += ["--precision", precision, "--seconds", f"{max(1.0, end - time.monotonic() - 5):.0f}"]
     return ask + ["--dry"] * dry
@@ -102,9 +104,17 @@ def _steps(result: Path, data: Path, steps: int, precision: str, seed: int, end:
 # --- processes --------------------------------------------------------------------------------
 
 
-def _start(log: Path, ask: list[str], processes: int, visible: int | None, dry: bool) -> subprocess.Popen[bytes]:
+def _start(
+    log: Path, ask: list[str], processes: int, visible: int | None, dry: bool
+) -> subprocess.Popen[bytes]:
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command = [sys.executable, *(launcher if processes > 1 else []), "-m", "lethe.evidence.ecg_gpu_work", *ask]
+    command = [
+        sys.executable,
+        *(launcher if processes > 1 else []),
+        "-m",
+        "lethe.evidence.ecg_gpu_work",
+        *ask,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(provenance.ROOT)}
     environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"} if dry else {}
     environment |= {} if visible is None or dry else {"CUDA_VISIBLE_DEVICES": str(visible)}
@@ -197,7 +207,7 @@ def main(argv: list[str] | None = None) -> int:
         elif given.command == "dry":
             from lethe.ecg.synthetic import generate
 
-            run(given.out, generate(given.out / "data", 60), 600.0, given.only, dry=True)
+            run(given.out, generate(given.out / "data", 20), 3600.0, given.only, dry=True)
         else:
             run(given.out, given.data, given.seconds, given.only)
     except (ValueError, OSError, RuntimeError) as error:

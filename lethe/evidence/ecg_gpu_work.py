@@ -33,11 +33,11 @@ WINDOW = 10
 """Steps that are timed together."""
 
 TINY = {
-    "mamba": Shape("mamba", d_model=8, layers=2, d_state=2, stride=100, dropout=0.1),
-    "mamba3": Shape("mamba3", d_model=8, layers=2, d_state=4, headdim=8, stride=100, dropout=0.1),
+    "mamba": Shape("mamba", d_model=4, layers=1, d_state=2, stride=250, dropout=0.1),
+    "mamba3": Shape("mamba3", d_model=4, layers=1, d_state=4, headdim=8, stride=250, dropout=0.1),
     "resnet": Shape("resnet", d_model=4, layers=1, dropout=0.1),
     "paper": Shape(
-        "mamba", d_model=8, layers=2, d_state=2, expand="5/8", dt_rank=1, stem="patch", stride=100,
+        "mamba", d_model=8, layers=1, d_state=2, expand="5/8", dt_rank=1, stem="patch", stride=250,
         direction="forward",
     ),
 }  # fmt: skip
@@ -76,11 +76,11 @@ def excerpt(model: str, data: Path, out: Path, seconds: float, graph: bool, dry:
     _write(out / "excerpt-records.json", about(records))
     records = records.standardised()
     shape = TINY[model] if dry else SIZES[model]
-    recipe = replace(RECIPES["default"], epochs=2, batch=8) if dry else RECIPES["default"]
+    recipe = replace(RECIPES["default"], epochs=1, batch=8) if dry else RECIPES["default"]
     searched = end - (1 - SEARCH) * seconds
     found: dict[float, float] = {}
     took = 0.0
-    for rate in RATES:
+    for rate in RATES[: 1 if dry else None]:
         if time.monotonic() + took > searched:
             break
         start = time.monotonic()
@@ -89,7 +89,7 @@ def excerpt(model: str, data: Path, out: Path, seconds: float, graph: bool, dry:
         _write(out / f"excerpt-{model}-search-{rate:g}.json", {"kind": "search", "model": model, **row})
         found[rate] = max(x for x in [-1.0, *row["validation"]] if x is not None)
     chosen = max(found, key=lambda rate: found[rate]) if found else recipe.lr
-    for seed in SEEDS:
+    for seed in SEEDS[: 1 if dry else None]:
         file = out / f"excerpt-{model}-seed{seed}.json"
         if time.monotonic() + took > end:
             _write(file, {"kind": "run", "model": model, "seed": seed, "error": "the time was over"})
@@ -109,7 +109,9 @@ def _run(shape: Shape, recipe: Recipe, records: Recordings, graph: bool) -> Row:
     losses = found["losses"]
     means = [_mean(losses[i : i + per_epoch]) for i in range(0, len(losses), per_epoch)]
     row = {**found, "losses": means, "graph": graph, "lr": recipe.lr}
-    print({k: row[k] for k in ("lr", "best_epoch", "non_finite", "seconds")}, max(row["validation"]), flush=True)
+    print(
+        {k: row[k] for k in ("lr", "best_epoch", "non_finite", "seconds")}, max(row["validation"]), flush=True
+    )
     return row
 
 
@@ -121,9 +123,7 @@ def _mean(values: list[float | None]) -> float | None:
 # --- the classifier of 1.10 B parameters --------------------------------------------------------
 
 
-def steps(
-    data: Path, result: Path, count: int, precision: str, seed: int, seconds: float, dry: bool
-) -> None:
+def steps(data: Path, result: Path, count: int, precision: str, seed: int, seconds: float, dry: bool) -> None:
     """So many steps, measured; the first process writes."""
     import torch
 
@@ -134,7 +134,12 @@ def steps(
     end = time.monotonic() + seconds
     shape = TINY["paper"] if dry else SIZES["paper"]
     recipe = replace(
-        RECIPES["paper"], steps=count, precision=precision, seed=seed, batch=8 if dry else 64, augmentation=NONE
+        RECIPES["paper"],
+        steps=count,
+        precision=precision,
+        seed=seed,
+        batch=4 if dry else 64,
+        augmentation=NONE,
     )
     records = load(data).standardised()
     train = records.fold(TRAIN)
@@ -146,7 +151,9 @@ def steps(
     with world() as at:
         row["processes"] = at.size
         cuda = at.device.type == "cuda"
-        signals, labels = (torch.from_numpy(t[train]).to(at.device) for t in (records.signals, records.labels))
+        signals, labels = (
+            torch.from_numpy(t[train]).to(at.device) for t in (records.signals, records.labels)
+        )
         model = initial_model(shape, "kernels", seed, at.device)
         row["calls"] = kernel_calls(model, signals[:2])
         stepper = Stepper(model, shape, recipe, at, signals, labels, count)

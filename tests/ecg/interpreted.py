@@ -7,6 +7,7 @@ the profiler counted for a classifier. Interpreting is decided when the kernels 
 from __future__ import annotations
 
 import json
+
 import torch
 
 from lethe.ecg.model import Shape, block, build

@@ -21,7 +21,11 @@ U32, U64 = 2.0**-24, 2.0**-53
 def scan_operands(batch=2, length=9, width=3, n=4):
     torch.manual_seed(0)
     wide = {"u": torch.randn(batch, length, width), "dt": F.softplus(torch.randn(batch, length, width))}
-    rest = {"A": -torch.rand(width, n), "B": torch.randn(batch, length, n), "C": torch.randn(batch, length, n)}
+    rest = {
+        "A": -torch.rand(width, n),
+        "B": torch.randn(batch, length, n),
+        "C": torch.randn(batch, length, n),
+    }
     return {name: t.double().requires_grad_() for name, t in (wide | rest).items()}
 
 
@@ -64,9 +68,17 @@ def test_the_quadratic_form_is_the_head_scan():
     with torch.no_grad():
         out, _ = mamba3_rope.complex_scan_rope(
             mamba3_rope.HeadInputs(
-                layer.C_norm(C).reshape(by_rank), layer.B_norm(B).reshape(by_rank), x.reshape(heads), A * dt,
-                dt, layer.C_bias, layer.B_bias, angle[:, :, None].expand(-1, -1, layer.nheads, -1),
-                trap=trap.transpose(1, 2), D=layer.D, z=z.reshape(heads),
+                layer.C_norm(C).reshape(by_rank),
+                layer.B_norm(B).reshape(by_rank),
+                x.reshape(heads),
+                A * dt,
+                dt,
+                layer.C_bias,
+                layer.B_bias,
+                angle[:, :, None].expand(-1, -1, layer.nheads, -1),
+                trap=trap.transpose(1, 2),
+                D=layer.D,
+                z=z.reshape(heads),
             )  # fmt: skip
         )
     exact = out.reshape(2, 7, -1)

@@ -81,4 +81,6 @@ def test_a_difference_is_paired():
     assert (same.value, same.low, same.high) == (0, 0, 0)
     worse = scores + np.random.default_rng(1).normal(0, 2, scores.shape)
     found = difference(labels, [scores, scores], [worse], draws=100)
-    assert found.low > 0 and found.value == pytest.approx(macro_auc(labels, scores) - macro_auc(labels, worse))
+    assert found.low > 0 and found.value == pytest.approx(
+        macro_auc(labels, scores) - macro_auc(labels, worse)
+    )

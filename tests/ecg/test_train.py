@@ -198,7 +198,9 @@ def test_the_number_of_parameters_is_exact():
 
     paper = parameters(SIZES["paper"])
     d, inner, n, rank, layers = 4096, 2560, 64, 320, 32
-    each = d * (2 * inner + rank + 2 * n) + 5 * inner + inner * rank + inner + n * inner + inner + inner * d + d
+    each = (
+        d * (2 * inner + rank + 2 * n) + 5 * inner + inner * rank + inner + n * inner + inner + inner * d + d
+    )
     assert paper == layers * each + (12 * 20 * d + d) + d + (2 * d * 5 + 5) == 1_098_547_205
     sizes = [parameters(SIZES[name]) for name in ("mamba", "mamba3", "resnet")]
     assert max(sizes) < 1.01 * min(sizes) and 0.4e6 < min(sizes) < 0.45e6
@@ -214,7 +216,9 @@ def test_an_expand_factor_must_give_a_whole_width():
 
 def test_mistakes_are_one_sentence(folder, tmp_path, capsys):
     assert main(["train", "--data", str(tmp_path / "nothing")]) == 2
-    assert main(["train", "--data", str(folder), "--device", "cuda"]) == (0 if torch.cuda.is_available() else 2)
+    assert main(["train", "--data", str(folder), "--device", "cuda"]) == (
+        0 if torch.cuda.is_available() else 2
+    )
     said = capsys.readouterr().err.strip().splitlines()
     assert said[0].endswith("does not exist") and len(said) == 2
 
@@ -226,7 +230,7 @@ def test_count(capsys):
 
 def test_train_and_generate(tmp_path, capsys):
     assert main(["generate", "--to", str(tmp_path / "r"), "--records", "60"]) == 0
-    options = "--model demo --recipe demo --epochs 1 --batch 16 --d-model 8 --stride 40 --device cpu".split()
+    options = ["--model", "demo", "--recipe", "demo", "--epochs", "1", "--batch", "16", "--d-model", "8", "--stride", "40", "--device", "cpu"]
     assert main(["train", "--data", str(tmp_path / "r"), *options, "--out", str(tmp_path / "o")]) == 0
     said = capsys.readouterr().out
     assert "generated records" in said and "backend torch" in said and "fold 10, macro: AUC" in said
