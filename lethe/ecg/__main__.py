@@ -95,8 +95,8 @@ def _train(given: argparse.Namespace) -> None:
         records = load(given.data, given.rate)
         console.print(f"{records.source}: {records.told()}", highlight=False)
         found = train(
-            shape, recipe, records.standardised(), at, backend=given.backend, graph=given.graph, folder=given.out,
-            pause=given.pause, tell=progress.shown(console, given.model),
+            shape, recipe, records.standardised(), at, backend=given.backend, graph=given.graph,
+            folder=given.out, pause=given.pause, tell=progress.shown(console, given.model),
         )  # fmt: skip
         if not at.first:
             return

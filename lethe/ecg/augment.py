@@ -1,7 +1,7 @@
 """What the training records are changed by, drawn for a whole global batch from the step's own generator.
 
-Every draw depends on the run's seed and the step alone: the same whether one device holds the batch or several
-share it, and after a resumed run. All of it works on the device that holds the batch.
+Every draw depends on the run's seed and the step alone: the same whether one device holds the batch or
+several share it, and after a resumed run. All of it works on the device that holds the batch.
 """
 
 from __future__ import annotations

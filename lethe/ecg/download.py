@@ -1,8 +1,9 @@
 """Fetch PTB-XL from PhysioNet: ``python -m lethe.ecg fetch --to FOLDER``.
 
-The release publishes the sha256 of each of its files in ``SHA256SUMS.txt``; a file whose sum differs is not kept,
-and one that is there with the right sum is not fetched again, so the same command resumes. The release's version
-is fixed; its list of sums is taken as PhysioNet serves it, and the folder keeps the list that it was checked by.
+The release publishes the sha256 of each of its files in ``SHA256SUMS.txt``; a file whose sum differs is not
+kept, and one that is there with the right sum is not fetched again, so the same command resumes. The
+release's version is fixed; its list of sums is taken as PhysioNet serves it, and the folder keeps the list
+that it was checked by.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The classifiers: twelve leads in, five logits out.
 
-A stem turns the signal into tokens, pre-normalised residual blocks mix them, and the mean and the maximum over
-the tokens are read out. The blocks are `MambaBlock` with its operator fused between the projections (C5/C6),
-`Mamba3Block` (C3/C4), or none (`lethe.ecg.resnet`). `SIZES` holds the configurations that the paper uses.
+A stem turns the signal into tokens, pre-normalised residual blocks mix them, and the mean and the maximum
+over the tokens are read out. The blocks are `MambaBlock` with its operator fused between the projections
+(C5/C6), `Mamba3Block` (C3/C4), or none (`lethe.ecg.resnet`). `SIZES` holds the configurations that the paper
+uses.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class Classifier(nn.Module):
 
 
 def build(shape: Shape, backend: str, device: torch.device | None = None) -> nn.Module:
-    """The classifier of this shape. `backend` is ``kernels`` or ``torch``; a ResNet has no kernels of ours."""
+    """The classifier of this shape. `backend` is ``kernels`` or ``torch``; a ResNet has no kernel of ours."""
     if shape.block == "resnet":
         from lethe.ecg.resnet import ResNet
 

@@ -1,7 +1,8 @@
 """The processes that train one model together: none but this one, or those that torchrun started.
 
-Every process holds the whole data set, draws the same global batches and takes its own part of each; gradients
-are averaged by DistributedDataParallel. The sum over a batch is the same as one process forms, in another order.
+Every process holds the whole data set, draws the same global batches and takes its own part of each;
+gradients are averaged by DistributedDataParallel. The sum over a batch is the same as one process forms, in
+another order.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Two forms are read, from a folder or from a tar archive of one: the data set itself (``ptbxl_database.csv``,
 ``scp_statements.csv``, ``records100/``, ``records500/``) and an excerpt whose ``manifest.csv`` gives labels,
-folds and the sha256 of every signal file. Labels are the five superclasses as the data set's authors aggregate
-them: every diagnostic statement counts, whatever its likelihood. Folds 1 to 8 train, 9 validates, 10 tests;
-a patient is never in two folds. A record that cannot be used is named with the reason, and counted.
+folds and the sha256 of every signal file. Labels are the five superclasses as the data set's authors
+aggregate them: every diagnostic statement counts, whatever its likelihood. Folds 1 to 8 train, 9 validates,
+10 tests; a patient is never in two folds. A record that cannot be used is named with the reason, and counted.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Recipe:
             raise ValueError(f"precision is {self.precision!r}; choose one of {', '.join(PRECISIONS)}")
 
     def rate(self, step: int, total: int) -> float:
-        """Learning rate of a step from zero: up to `lr` in `warmup` of `total`, then a cosine down to zero."""
+        """Learning rate of a step: up to `lr` in `warmup` of `total`, then a cosine down to zero."""
         rise = max(1, round(self.warmup * total))
         if step < rise:
             return self.lr * (step + 1) / rise

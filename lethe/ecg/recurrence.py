@@ -1,12 +1,12 @@
 """The two blocks in plain torch operators, for machines without a GPU; the kernels' equals to rounding.
 
-On a CPU the Triton kernels run in Triton's interpreter, which is made for testing and a thousand times too slow
-to train with. `PlainMamba` and `PlainMamba3` have the parameters of `MambaBlock` and `Mamba3Block` and compute the
-same functions:
+On a CPU the Triton kernels run in Triton's interpreter, which is made for testing and a thousand times too
+slow to train with. `PlainMamba` and `PlainMamba3` have the parameters of `MambaBlock` and `Mamba3Block` and
+compute the same functions:
 
 * the selective scan as a loop over the tokens, with its adjoint written out (`selective_scan`);
-* the head scan in its quadratic form: decays depend on the head alone, so the recurrence is one masked product
-  of queries and keys (Dao and Gu 2024, section 3).
+* the head scan in its quadratic form: decays depend on the head alone, so the recurrence is one masked
+  product of queries and keys (Dao and Gu 2024, section 3).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from lethe.kernels.mamba3.block3 import Mamba3Block, heavy_tail
 class _SelectiveScan(torch.autograd.Function):
     """The scan and its adjoint, a token at a time over [B, D, N] tiles that stay in a core's cache.
 
-    Every tile of a token is touched a dozen times; written out for the whole sequence, as operators with their
-    own autograd would, each of those passes goes through main memory and takes ten times as long.
+    Every tile of a token is touched a dozen times; written out for the whole sequence, as operators with
+    their own autograd would, each of those passes goes through main memory and takes ten times as long.
     """
 
     @staticmethod
@@ -79,7 +79,7 @@ def _wide(t: Tensor) -> Tensor:
 
 
 class PlainMamba(MambaBlock):
-    """`MambaBlock` with ``select="input"`` in torch operators; float32 between the projections, or float64."""
+    """`MambaBlock` with ``select="input"`` in torch operators; float32 between the projections or float64."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden [B, L, d_model] to the same. Raises ValueError with ``select="conv"``."""

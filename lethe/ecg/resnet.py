@@ -1,7 +1,8 @@
 """The baseline: a residual network of one-dimensional convolutions, as usual for electrocardiograms.
 
-After He et al. (2016) with kernels of seven samples; the benchmark of Strodthoff et al. (2021) found networks of
-this kind the best on PTB-XL. Batch normalisation makes it depend on the batch of a device: it is trained on one.
+After He et al. (2016) with kernels of seven samples; the benchmark of Strodthoff et al. (2021) found networks
+of this kind the best on PTB-XL. Batch normalisation makes it depend on the batch of a device: it is trained
+on one.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(2 * before, len(CLASSES), device=device)
 
     def forward(self, signal: Tensor, keep: Tensor | None = None) -> Tensor:
-        """signal [B, 12, samples] to logits [B, 5]; keep [B, 1, 4 d_model] weighs the last stage's channels."""
+        """signal [B, 12, samples] to logits [B, 5]; keep [B, 1, 4 d_model] weighs the last channels."""
         y = self.units(self.stem(signal))
         if keep is not None:
             y = y * keep[:, 0, :, None].to(y.dtype)

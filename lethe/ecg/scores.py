@@ -1,8 +1,8 @@
 """How good a classifier is: areas under the ROC curve, by class and macro, with bootstrap intervals.
 
 The area is the probability that a record of a class scores above one that is not of it, ties counting half
-(Mann and Whitney 1947). An interval takes the records with replacement, all classes and models together, so that
-it keeps what they have in common; differences between two models are taken within each draw.
+(Mann and Whitney 1947). An interval takes the records with replacement, all classes and models together, so
+that it keeps what they have in common; differences between two models are taken within each draw.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One step of training over a global batch: forward, backward, clipping, AdamW, the moving average.
 
-On one GPU the step may be captured once as a CUDA graph and replayed: a model of 0.4 M parameters is otherwise
-bound by the launches of its many small kernels. Draws and learning rates stay outside the graph, in buffers.
+On one GPU the step may be captured once as a CUDA graph and replayed: a model of 0.4 M parameters is
+otherwise bound by the launches of its many small kernels. Draws and learning rates stay outside the graph, in
+buffers.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Stepper:
             self._capture(given)
         assert self.graph is not None and self.inputs is not None
         for held, new in zip(self.inputs, given, strict=True):
-            if held is not None:
+            if held is not None and new is not None:
                 held.copy_(new)
         self.graph.replay()
 

@@ -1,9 +1,9 @@
 """ECG-like records of PTB-XL's layout from our own code, for machines that have none of the real ones.
 
-A beat is a sum of Gaussian waves (P, Q, R, S, T), each with a direction in space (after McSharry et al. 2003); a
-lead sees the projection on its own direction. The four pathological superclasses change what their names say:
-Q waves and ST elevation, ST depression and inverted T waves, a wide and late QRS, a tall one. Good for testing
-code that reads and learns; nothing about medicine follows from them.
+A beat is a sum of Gaussian waves (P, Q, R, S, T), each with a direction in space (after McSharry et al.
+2003); a lead sees the projection on its own direction. The four pathological superclasses change what their
+names say: Q waves and ST elevation, ST depression and inverted T waves, a wide and late QRS, a tall one. Good
+for testing code that reads and learns; nothing about medicine follows from them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads one record in PhysioNet's WFDB layout: a header in text, and signals in format 16.
 
-Format 16 holds every sample as a little-endian int16, the leads interleaved. The header gives each lead's gain,
-baseline and first sample, and the sum of its samples modulo 2^16, so that a damaged file is recognised by the
-record alone (WFDB header specification, https://wfdb.io/spec/header-files.html).
+Format 16 holds every sample as a little-endian int16, the leads interleaved. The header gives each lead's
+gain, baseline and first sample, and the sum of its samples modulo 2^16, so that a damaged file is recognised
+by the record alone (WFDB header specification, https://wfdb.io/spec/header-files.html).
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def _lead(fields: list[str]) -> Lead:
 def decode(header: Header, data: bytes) -> NDArray[np.float32]:
     """The signals [leads, samples] in millivolts, in `LEADS` order.
 
-    Raises RecordError if the file is shorter or longer than announced, a lead is missing, a sample is marked as
-    missing, or a lead's first sample or checksum is not the header's.
+    Raises RecordError if the file is shorter or longer than announced, a lead is missing, a sample is marked
+    as missing, or a lead's first sample or checksum is not the header's.
     """
     names = [lead.name.upper() for lead in header.leads]
     if sorted(names) != sorted(LEADS):

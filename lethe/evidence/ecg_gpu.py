@@ -1,21 +1,21 @@
 """Everything about the electrocardiograms that needs GPUs, in one call that writes as it goes.
 
-    python -m lethe.evidence.ecg_gpu run --out DIR --data PATH [--seconds 420] [--only excerpt paper processes]
+    python -m lethe.evidence.ecg_gpu run --out DIR --data PATH [--seconds 420] [--only PART ...]
     python -m lethe.evidence.ecg_gpu dry --out DIR
     python -m lethe.evidence.ecg_gpu record DIR
 
 `run` has three parts, each of processes of their own, so that one that fails costs its own part alone:
 
-* ``excerpt``: the classifiers of about 0.4 M parameters on the two blocks and the ResNet, each with its learning
-  rate chosen on fold 9 from the same grid, then three seeds; predictions are kept, so that every area and
-  interval can be computed again anywhere;
+* ``excerpt``: the classifiers of about 0.4 M parameters on the two blocks and the ResNet, each with its
+  learning rate chosen on fold 9 from the same grid, then three seeds; predictions are kept, so that every
+  area and interval can be computed again anywhere;
 * ``paper``: the classifier of 1.10 B parameters, 200 steps in float32 through C5 and C6, and fewer steps with
   the matrix products in TF32; the backend is the kernels and there is nothing to fall back to;
 * ``processes``, where there are several GPUs: the same classifier by DistributedDataParallel on 1, 2, 4, ...
   GPUs with one global batch, two seeds on one GPU showing what a loss curve differs by anyway.
 
-`dry` runs all of it on a CPU, kernels in Triton's interpreter, with small shapes. `record` writes what `run` left
-to ``data/measured``.
+`dry` runs all of it on a CPU, kernels in Triton's interpreter, with small shapes. `record` writes what `run`
+left to ``data/measured``.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _devices() -> int:
 
 def _excerpt(out: Path, data: Path, end: float, devices: int, dry: bool) -> None:
     """A process a model; one that dies with a captured graph is started again without."""
-    for i, model in enumerate(work.MODELS):
-        share = (end - time.monotonic()) / (len(work.MODELS) - i)
+    for model, part in work.MODELS.items():
+        share = (end - time.monotonic()) * part
         limit = time.monotonic() + share
         ask = ["excerpt", "--model", model, "--out", str(out), "--data", str(data)]
         ask += ["--seconds", f"{share - 3:.0f}"] + ["--dry"] * dry
@@ -116,7 +116,8 @@ def _start(
         *ask,
     ]
     environment = {**os.environ, "PYTHONPATH": str(provenance.ROOT)}
-    environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"} if dry else {}
+    alone = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment |= alone if dry else {}
     environment |= {} if visible is None or dry else {"CUDA_VISIBLE_DEVICES": str(visible)}
     with log.open("wb") as file:
         return subprocess.Popen(

@@ -1,7 +1,7 @@
 """Tables about the electrocardiograms: this build's small run, and what GPUs measured.
 
-Areas and intervals are computed here from recorded predictions. Nothing from an excerpt of PTB-XL stands in one
-table with a result on all of it.
+Areas and intervals are computed here from recorded predictions. Nothing from an excerpt of PTB-XL stands in
+one table with a result on all of it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ from numpy.typing import NDArray
 
 from lethe.ecg import scores
 from lethe.ecg.ptbxl import CLASSES, TEST, TRAIN, VALIDATION, Recordings
-from lethe.paper.kernel_tables import MISSING, missing
+from lethe.paper.kernel_tables import MISSING
 from lethe.provenance import Measurement
 
 MODELS = {"mamba": "MambaBlock (C5/C6)", "mamba3": "Mamba3Block (C3/C4)", "resnet": "ResNet1D"}
 GIB = 1 << 30
 Rows = Sequence[Mapping[str, Any]]
+
+
+def _absent(columns: Sequence[str]) -> pd.DataFrame:
+    """A table of one row that says that nothing was measured."""
+    return pd.DataFrame([[MISSING] + [""] * (len(columns) - 1)], columns=list(columns))
 
 
 # --- this build -------------------------------------------------------------------------------
@@ -87,9 +92,13 @@ def labels(record: Measurement) -> NDArray[np.float64]:
     return np.array(about(record)["test_labels"], dtype=float)
 
 
+def _predicted(rows: Rows) -> list[NDArray[np.float64]]:
+    return [np.array(row["test_scores"], dtype=float) for row in rows]
+
+
 def _mean_intervals(y: NDArray[np.float64], predicted: Rows, draws: int) -> dict[str, scores.Interval]:
     """Intervals of the areas' means over the seeds: every draw takes the same records for all of them."""
-    probabilities = [np.array(row["test_scores"], dtype=float) for row in predicted]
+    probabilities = _predicted(predicted)
 
     def means(i: NDArray[np.int64]) -> NDArray[np.float64]:
         areas = np.mean([scores.class_aucs(y[i], p[i]) for p in probabilities], axis=0)
@@ -106,13 +115,12 @@ def excerpt_table(record: Measurement | None, draws: int = scores.DRAWS) -> pd.D
         "model", "parameters", "learning rate", "validation macro AUC", "test macro AUC, seeds", "mean (95%)",
         "steps not finite",
     ]  # fmt: skip
-    empty = missing(record, columns)
-    if empty is not None or record is None:
-        return empty
+    if record is None:
+        return _absent(columns)
     y, rows = labels(record), []
     for name, found in runs(record).items():
         each = [scores.macro_auc(y, np.array(r["test_scores"])) for r in found]
-        best = statistics.fmean(max(r["validation"]) for r in found)
+        best = statistics.fmean(max(x for x in r["validation"] if x is not None) for r in found)
         mean = _mean_intervals(y, found, draws)["macro"]
         rows.append([
             MODELS[name], found[0]["parameters"], f"{found[0]['lr']:g}", f"{best:.3f}",
@@ -124,9 +132,8 @@ def excerpt_table(record: Measurement | None, draws: int = scores.DRAWS) -> pd.D
 def classes_table(record: Measurement | None, draws: int = scores.DRAWS) -> pd.DataFrame:
     """Area of every superclass on fold 10, the mean over a model's seeds, with its interval."""
     columns = ["superclass", "records", *MODELS.values()]
-    empty = missing(record, columns)
-    if empty is not None or record is None:
-        return empty
+    if record is None:
+        return _absent(columns)
     y = labels(record)
     found = {name: _mean_intervals(y, rows, draws) for name, rows in runs(record).items()}
     rows = [
@@ -141,8 +148,8 @@ def lead(record: Measurement | None, ours: str, theirs: str, draws: int = scores
     found = runs(record)
     if record is None or ours not in found or theirs not in found:
         return MISSING
-    pair = [[np.array(r["test_scores"], dtype=float) for r in found[m]] for m in (ours, theirs)]
-    gap = scores.difference(labels(record), *pair, draws=draws)
+    first, second = (_predicted(found[m]) for m in (ours, theirs))
+    gap = scores.difference(labels(record), first, second, draws=draws)
     return f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
 
 
@@ -174,12 +181,11 @@ def _measured(record: Measurement | None) -> list[Mapping[str, Any]]:
 def paper_table(record: Measurement | None) -> pd.DataFrame:
     """One row a precision: what the steps of the large classifier cost, and that every one was finite."""
     columns = [
-        "matrix products", "parameters", "steps", "steps not finite", "C5 and C6 a step (blocks)", "records/s",
-        "tokens/s", "peak memory", "loss",
+        "matrix products", "parameters", "steps", "steps not finite", "C5 and C6 a step (blocks)",
+        "records/s", "tokens/s", "peak memory", "loss",
     ]  # fmt: skip
-    empty = missing(record, columns)
-    if empty is not None:
-        return empty
+    if record is None:
+        return _absent(columns)
     rows = []
     for r in _measured(record):
         calls = f"{r['calls']['forward']}, {r['calls']['backward']} ({r['calls']['blocks']})"
@@ -187,7 +193,7 @@ def paper_table(record: Measurement | None) -> pd.DataFrame:
             r["precision"], r["parameters"], f"{r['steps']} of {r['planned']}", r["non_finite"], calls,
             f"{speed(r):.0f}", f"{speed(r) * r['tokens']:,.0f}", f"{r['peak_bytes'] / GIB:.1f} GiB", _span(r),
         ])  # fmt: skip
-    return pd.DataFrame(rows or [[MISSING] + [""] * 8], columns=columns)
+    return pd.DataFrame(rows, columns=columns) if rows else _absent(columns)
 
 
 def _span(row: Mapping[str, Any], width: int = 20) -> str:
@@ -204,9 +210,8 @@ def processes_table(record: Measurement | None) -> pd.DataFrame:
         "GPUs", "seed", "steps", "records/s", "efficiency", "peak memory a GPU", "steps not finite",
         "furthest from one GPU", "loss",
     ]  # fmt: skip
-    empty = missing(record, columns)
-    if empty is not None:
-        return empty
+    if record is None:
+        return _absent(columns)
     found = sorted(_measured(record), key=lambda r: (r["processes"], r["seed"]))
     alone = next((r for r in found if r["processes"] == 1 and r["seed"] == 0), None)
     rows = []
@@ -218,7 +223,7 @@ def processes_table(record: Measurement | None) -> pd.DataFrame:
             r["processes"], r["seed"], f"{r['steps']} of {r['planned']}", f"{speed(r):.0f}", part,
             f"{r['peak_bytes'] / GIB:.1f} GiB", r["non_finite"], gap, _span(r),
         ])  # fmt: skip
-    return pd.DataFrame(rows or [[MISSING] + [""] * 8], columns=columns)
+    return pd.DataFrame(rows, columns=columns) if rows else _absent(columns)
 
 
 def _gap(ours: Sequence[float | None], theirs: Sequence[float | None], width: int = 20) -> float:

@@ -1,7 +1,8 @@
 """Run in a process of its own, under Triton's interpreter: the blocks on the kernels against torch operators.
 
 Prints, as JSON, the largest relative difference of the output and of every gradient for each block, and what
-the profiler counted for a classifier. Interpreting is decided when the kernels are imported, hence the process.
+the profiler counted for a classifier. Interpreting is decided when the kernels are imported, hence the
+process.
 """
 
 from __future__ import annotations

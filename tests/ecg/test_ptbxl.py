@@ -192,7 +192,7 @@ def test_fetch_checks_resumes_and_loads(release, tmp_path):
 def test_fetch_keeps_nothing_whose_checksum_differs(release, tmp_path):
     file = signal_file(release, 3)
     file.write_bytes(file.read_bytes()[:-1] + b"\x55")
-    with pytest.raises(DataError, match="00003_lr.dat has sha256 .* it was not kept"):
+    with pytest.raises(DataError, match=r"00003_lr\.dat has sha256 .* it was not kept"):
         fetch(tmp_path / "got", release=release.as_uri(), tell=lambda _: None)
     assert not signal_file(tmp_path / "got", 3).exists()
 

@@ -65,25 +65,17 @@ def test_the_quadratic_form_is_the_head_scan():
     tail = torch.where(rate >= 0, 1 + rate, 1 / (1 - rate.clamp(max=0)))
     A = (-tail).clamp(max=-layer.A_floor).transpose(1, 2)
     by_rank = (2, 7, 1, 1, 8)
+    q, k = layer.C_norm(C).reshape(by_rank), layer.B_norm(B).reshape(by_rank)
+    angles = angle[:, :, None].expand(-1, -1, layer.nheads, -1)
+    inputs = mamba3_rope.HeadInputs(
+        q, k, x.reshape(heads), A * dt, dt, layer.C_bias, layer.B_bias, angles, trap=trap.transpose(1, 2),
+        D=layer.D, z=z.reshape(heads),
+    )  # fmt: skip
     with torch.no_grad():
-        out, _ = mamba3_rope.complex_scan_rope(
-            mamba3_rope.HeadInputs(
-                layer.C_norm(C).reshape(by_rank),
-                layer.B_norm(B).reshape(by_rank),
-                x.reshape(heads),
-                A * dt,
-                dt,
-                layer.C_bias,
-                layer.B_bias,
-                angle[:, :, None].expand(-1, -1, layer.nheads, -1),
-                trap=trap.transpose(1, 2),
-                D=layer.D,
-                z=z.reshape(heads),
-            )  # fmt: skip
-        )
+        out, _ = mamba3_rope.complex_scan_rope(inputs)
     exact = out.reshape(2, 7, -1)
-    # decays from differences of sums of 7 steps, angles from sums of 7: their absolute rounding is relative to
-    # sums of at most a few units; then products of 8 states and sums over 7 tokens
+    # decays from differences of sums of 7 steps, angles from sums of 7: their absolute rounding is relative
+    # to sums of at most a few units; then products of 8 states and sums over 7 tokens
     bound = (4 * 7 + 2 * 8 + 16) * 8 * U64
     assert (seen["y"] - exact).abs().max() <= bound * exact.abs().max()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -73,7 +74,7 @@ def test_the_best_epoch_is_kept_and_training_stops_early(records):
 
 
 def test_parts_of_a_batch_add_up(records):
-    """Accumulated gradients are those of the whole batch: in float64, equal within the bound of `movement`."""
+    """Accumulated gradients are those of the whole batch, in float64 and within the bound of `movement`."""
     recipe = replace(QUICK, precision="fp64", epochs=1, average=0.0)
     one, four = (train(TINY, replace(recipe, accumulate=n), records, HERE) for n in (1, 4))
     np.testing.assert_allclose(one.losses, four.losses, rtol=0, atol=movement(recipe, 3))
@@ -82,10 +83,10 @@ def test_parts_of_a_batch_add_up(records):
 def movement(recipe: Recipe, steps: int) -> float:
     """How far two runs may part that sum their batches in different orders, in float64.
 
-    A gradient, clipped to a norm of one, is a sum over batch * tokens terms: its rounding is below
-    2 * batch * tokens * u times the sum of their sizes, taken as 100 times the norm. AdamW divides a gradient by
-    its own size plus eps = 1e-8, so where it is smallest a difference becomes lr / eps times larger, once a
-    step. The loss changes by at most the gradient's norm, one here, times the way between the weights.
+    A gradient, clipped to a norm of one, is a sum over batch * tokens terms: its rounding is below 2 * batch
+    * tokens * u times the sum of their sizes, taken as 100 times the norm. AdamW divides a gradient by its
+    own size plus eps = 1e-8, so where it is smallest a difference becomes lr / eps times larger, once a step.
+    The loss changes by at most the gradient's norm, one here, times the way between the weights.
     """
     tokens, u, eps = 25, 2.0**-53, 1e-8
     rounding = 2 * recipe.batch * tokens * u * 100
@@ -149,7 +150,7 @@ def test_the_learning_rate_rises_and_falls():
     recipe = Recipe(lr=1.0, warmup=0.1)
     rates = [recipe.rate(step, 100) for step in range(100)]
     assert rates[:10] == pytest.approx([0.1 * (i + 1) for i in range(10)])
-    assert rates[10] == 1.0 and all(a >= b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert rates[10] == 1.0 and all(a >= b for a, b in itertools.pairwise(rates[10:]))
     assert rates[55] == pytest.approx(0.5) and rates[-1] < 1e-3
 
 
@@ -230,7 +231,8 @@ def test_count(capsys):
 
 def test_train_and_generate(tmp_path, capsys):
     assert main(["generate", "--to", str(tmp_path / "r"), "--records", "60"]) == 0
-    options = ["--model", "demo", "--recipe", "demo", "--epochs", "1", "--batch", "16", "--d-model", "8", "--stride", "40", "--device", "cpu"]
+    options = ["--model", "demo", "--recipe", "demo", "--epochs", "1", "--batch", "16", "--d-model", "8"]
+    options += ["--stride", "40", "--device", "cpu"]
     assert main(["train", "--data", str(tmp_path / "r"), *options, "--out", str(tmp_path / "o")]) == 0
     said = capsys.readouterr().out
     assert "generated records" in said and "backend torch" in said and "fold 10, macro: AUC" in said
