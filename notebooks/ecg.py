@@ -7,7 +7,7 @@
 # %% tags=["parameters"]
 # PTB-XL or an excerpt of it, a folder or an archive; nothing: records that our own code draws.
 data = ""
-generated = 500
+generated = 400
 # The device and the epochs of the small models.
 device = "auto"
 epochs = 6

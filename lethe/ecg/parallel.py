@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ class World:
     device: torch.device
     rank: int = 0
     size: int = 1
+    held: list[Any] = field(default_factory=list, compare=False)
+    """Models that `wrapped` returned."""
 
     @property
     def first(self) -> bool:
@@ -41,7 +43,9 @@ class World:
         from torch.nn.parallel import DistributedDataParallel
 
         ids = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+        self.held.append(DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True))
+        found: nn.Module = self.held[-1]
+        return found
 
     def unsynchronised(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         """Keeps the gradients of a part of a batch here, until its last part."""
@@ -86,10 +90,14 @@ def world(device: str = "auto") -> Iterator[World]:
     at = torch.device(kind, local) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
         torch.cuda.set_device(at)
-    torch.distributed.init_process_group(
-        "nccl" if kind == "cuda" else "gloo", device_id=at if kind == "cuda" else None
-    )
+    cuda = kind == "cuda"
+    torch.distributed.init_process_group("nccl" if cuda else "gloo", device_id=at if cuda else None)
+    here = World(at, torch.distributed.get_rank(), size)
     try:
-        yield World(at, torch.distributed.get_rank(), size)
+        yield here
     finally:
+        # A reducer that outlives its group ends the group's threads while it holds Python's lock, for which
+        # they may be waiting.
+        for model in here.held:
+            model.reducer = model.logger = None
         torch.distributed.destroy_process_group()

@@ -85,6 +85,7 @@ def roc_curves(
         ax.set_xticks([0, 1])
         ax.set_yticks([0, 1])
     axes[0][0].set_ylabel("true positive rate")
+    axes[0][len(axes[0]) // 2].set_xlabel("false positive rate")
     if curves:
         handles, labels = axes[0][0].get_legend_handles_labels()
         figure.legend(handles[0:], labels, loc="outside lower center", ncols=4)

@@ -132,7 +132,7 @@ def load(path: str | Path, rate: int = 100) -> Recordings:
         raise DataError(f"{path} holds no usable record{first}")
     return Recordings(
         np.stack(signals), np.array(labels, np.float32), np.array(folds, np.int64), tuple(ids), rate,
-        tuple(skipped), "generated records, no patients'" if generated else what, generated,
+        tuple(skipped), "generated records (drawn by our own code)" if generated else what, generated,
     )  # fmt: skip
 
 

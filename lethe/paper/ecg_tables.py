@@ -102,7 +102,8 @@ def _mean_intervals(y: NDArray[np.float64], predicted: Rows, draws: int) -> dict
 
     def means(i: NDArray[np.int64]) -> NDArray[np.float64]:
         areas = np.mean([scores.class_aucs(y[i], p[i]) for p in probabilities], axis=0)
-        return np.append(areas, np.nanmean(areas))
+        known = areas[~np.isnan(areas)]
+        return np.append(areas, known.mean() if len(known) else np.nan)
 
     value = means(np.arange(len(y)))
     drawn = np.array([means(i) for i in scores.resamples(len(y), draws)])
