@@ -61,8 +61,8 @@ SIZES = {
     "mamba": Shape(dropout=0.1),
     "mamba3": Shape("mamba3", d_state=32, dropout=0.1),
     "resnet": Shape("resnet", d_model=28, layers=2, dropout=0.1),
-    "demo": Shape(d_model=32, layers=2, d_state=8, stride=8),
-    "demo3": Shape("mamba3", d_model=32, layers=2, d_state=16, headdim=16, stride=8),
+    "demo": Shape(d_model=32, layers=2, d_state=8, stride=10),
+    "demo3": Shape("mamba3", d_model=32, layers=2, d_state=16, headdim=16, stride=10),
     "demo_resnet": Shape("resnet", d_model=8, layers=1),
     "paper": Shape(
         d_model=4096, layers=32, d_state=64, expand="5/8", dt_rank=320, stem="patch", stride=20,

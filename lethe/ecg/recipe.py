@@ -15,7 +15,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
 class Recipe:
     """AdamW with a linear rise and a cosine fall of the learning rate, clipping and early stopping."""
 
-    epochs: int = 60
+    epochs: int = 50
     steps: int | None = None
     """Steps in all, whatever the epochs say; None leaves it to them."""
     batch: int = 64
@@ -28,7 +28,7 @@ class Recipe:
     """Share of the steps in which the learning rate rises."""
     clip: float = 1.0
     """Largest norm of the gradient."""
-    patience: int = 20
+    patience: int = 25
     """Epochs without a better validation AUC after which training stops."""
     average: float = 0.98
     """Decay of the moving average of the weights that is validated and kept; zero keeps the weights."""

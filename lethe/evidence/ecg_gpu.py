@@ -43,6 +43,7 @@ SHARES = {"excerpt": 0.62, "paper": 0.38, "processes": 1.0}
 def run(out: Path, data: Path, seconds: float, parts: list[str], dry: bool = False) -> None:
     """The parts in order; see the module."""
     end = time.monotonic() + seconds
+    out, data = out.resolve(), data.resolve()
     out.mkdir(parents=True, exist_ok=True)
     elsewhere.note(out, "cpu" if dry else "cuda")
     devices = 2 if dry else _devices()

@@ -89,7 +89,8 @@ def excerpt(model: str, data: Path, out: Path, seconds: float, graph: bool, dry:
         start = time.monotonic()
         row = _run(shape, replace(recipe, lr=rate, seed=SEARCH_SEED), records, graph)
         took = time.monotonic() - start
-        _write(out / f"excerpt-{model}-search-{rate:g}.json", {"kind": "search", "model": model, **row})
+        known = {k: v for k, v in row.items() if not k.endswith("_scores")}
+        _write(out / f"excerpt-{model}-search-{rate:g}.json", {"kind": "search", "model": model, **known})
         found[rate] = max(x for x in [-1.0, *row["validation"]] if x is not None)
     chosen = max(found, key=lambda rate: found[rate]) if found else recipe.lr
     for seed in SEEDS[: 1 if dry else None]:

@@ -87,6 +87,16 @@ def about(record: Measurement) -> Mapping[str, Any]:
     return row
 
 
+def sizes(record: Measurement | None) -> dict[str, str]:
+    """Records of the excerpt by part, as the prose prints them."""
+    parts = ("train", "validation", "test", "skipped")
+    if record is None:
+        return dict.fromkeys(parts, MISSING)
+    row = about(record)
+    counts = [row["train"], len(row["validation_ids"]), len(row["test_ids"]), row["skipped"]]
+    return {part: f"{n:,}" for part, n in zip(parts, counts, strict=True)}
+
+
 def labels(record: Measurement) -> NDArray[np.float64]:
     """Labels of fold 10 [n, 5]."""
     return np.array(about(record)["test_labels"], dtype=float)

@@ -73,6 +73,8 @@ def test_areas_and_leads(excerpt):
     lead = ecg_tables.lead(excerpt, "mamba", "resnet", draws=50)
     assert lead.startswith("+0.") and " (+" in lead
     assert ecg_tables.lead(excerpt, "mamba3", "resnet") == "not measured yet"
+    assert ecg_tables.sizes(excerpt) == {"train": "100", "validation": "1", "test": "80", "skipped": "3"}
+    assert set(ecg_tables.sizes(None).values()) == {"not measured yet"}
 
 
 def test_classes(excerpt):
