@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lethe.ecg.ptbxl import CLASSES
@@ -30,7 +31,7 @@ class Shape:
     block: str = "mamba"
     """``mamba`` (C5/C6), ``mamba3`` (C3/C4) or ``resnet``."""
     d_model: int = 96
-    layers: int = 6
+    layers: int = 5
     d_state: int = 16
     expand: str = "2"
     """Inner width over d_model, a whole number or a fraction such as ``5/8``."""
@@ -39,8 +40,8 @@ class Shape:
     headdim: int = 32
     """Width of a head (`mamba3`)."""
     stem: str = "conv"
-    """``conv``: two overlapping convolutions; ``patch``: one projection of `stride` samples."""
-    stride: int = 4
+    """``conv``: convolutions around a residual unit; ``patch``: one projection of `stride` samples."""
+    stride: int = 8
     """Samples a token."""
     direction: str = "alternate"
     """``forward``: every layer reads forwards in time; ``alternate``: every second one backwards."""
@@ -55,14 +56,16 @@ class Shape:
         ):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}; choose one of {', '.join(known)}")
+        if self.stem == "conv" and self.stride % 4:
+            raise ValueError(f"stride is {self.stride}; the convolutional stem needs a multiple of four")
 
 
 SIZES = {
     "mamba": Shape(dropout=0.1),
     "mamba3": Shape("mamba3", d_state=32, dropout=0.1),
     "resnet": Shape("resnet", d_model=28, layers=2, dropout=0.1),
-    "demo": Shape(d_model=32, layers=2, d_state=8, stride=10),
-    "demo3": Shape("mamba3", d_model=32, layers=2, d_state=16, headdim=16, stride=10),
+    "demo": Shape(d_model=32, layers=2, d_state=8),
+    "demo3": Shape("mamba3", d_model=32, layers=2, d_state=16, headdim=16),
     "demo_resnet": Shape("resnet", d_model=8, layers=1),
     "paper": Shape(
         d_model=4096, layers=32, d_state=64, expand="5/8", dt_rank=320, stem="patch", stride=20,
@@ -112,8 +115,27 @@ def block(shape: Shape, backend: str, device: torch.device | None = None) -> nn.
     return kind3(shape.d_model, shape.d_state, expand, shape.headdim, device=device)
 
 
+class Unit(nn.Module):
+    """A residual unit of two convolutions over seven samples, normalised over the channels; [B, C, T]."""
+
+    def __init__(self, width: int, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width, eps=1e-5, device=device)
+        self.first = nn.Conv1d(width, width, 7, padding=3, device=device)
+        self.second = nn.Conv1d(width, width, 7, padding=3, device=device)
+        with torch.no_grad():
+            self.second.weight.mul_(0.3)  # it starts as little more than its shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x.transpose(1, 2)).transpose(1, 2)
+        return x + self.second(F.silu(self.first(F.silu(y))))
+
+
 class Stem(nn.Module):
-    """[B, 12, samples] to tokens [B, samples / stride, d_model]."""
+    """[B, 12, samples] to tokens [B, samples / stride, d_model].
+
+    Nothing in it divides a record by its own size: amplitudes in millivolts are part of a diagnosis.
+    """
 
     def __init__(self, shape: Shape, device: torch.device | None = None) -> None:
         super().__init__()
@@ -121,13 +143,14 @@ class Stem(nn.Module):
         if shape.stem == "patch":
             self.layers = nn.Sequential(nn.Conv1d(len(LEADS), width, stride, stride, device=device))
             return
-        first = 2 if stride % 2 == 0 else 1
-        second = stride // first
+        half = width // 2
         self.layers = nn.Sequential(
-            nn.Conv1d(len(LEADS), width // 2, 7, first, 3, device=device),
-            nn.GroupNorm(1, width // 2, device=device),
+            nn.Conv1d(len(LEADS), half, 15, 2, 7, device=device),
             nn.SiLU(),
-            nn.Conv1d(width // 2, width, 7, second, 3, device=device),
+            nn.Conv1d(half, half, 7, 2, 3, device=device),
+            Unit(half, device),
+            nn.SiLU(),
+            nn.Conv1d(half, width, 7, stride // 4, 3, device=device),
         )
 
     def forward(self, signal: Tensor) -> Tensor:

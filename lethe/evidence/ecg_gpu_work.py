@@ -34,8 +34,8 @@ WINDOW = 10
 """Steps that are timed together."""
 
 TINY = {
-    "mamba": Shape("mamba", d_model=4, layers=1, d_state=2, stride=250, dropout=0.1),
-    "mamba3": Shape("mamba3", d_model=4, layers=1, d_state=4, headdim=8, stride=250, dropout=0.1),
+    "mamba": Shape("mamba", d_model=4, layers=1, d_state=2, stride=200, dropout=0.1),
+    "mamba3": Shape("mamba3", d_model=4, layers=1, d_state=4, headdim=8, stride=200, dropout=0.1),
     "resnet": Shape("resnet", d_model=4, layers=1, dropout=0.1),
     "paper": Shape(
         "mamba", d_model=8, layers=1, d_state=2, expand="5/8", dt_rank=1, stem="patch", stride=250,

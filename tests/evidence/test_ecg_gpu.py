@@ -134,7 +134,7 @@ def test_one_gpu_is_no_reason_to_fail(tmp_path, monkeypatch):
 
 def test_models_are_of_one_size():
     sizes = [parameters(SIZES[name]) for name in ecg_gpu_work.MODELS]
-    assert max(sizes) < 1.01 * min(sizes)
+    assert max(sizes) < 1.05 * min(sizes)
 
 
 def test_mistakes_are_one_sentence(tmp_path, capsys):
