@@ -116,7 +116,7 @@ glue.figure(
 
 # %% [markdown]
 # ## The excerpt, on a GPU
-# Three seeds a model; learning rates were chosen on fold 9. Areas and intervals are computed here from the predictions.
+# Three seeds a model; learning rate and dropout were chosen on fold 9. Areas and intervals are computed here.
 
 # %%
 record = records["excerpt"]

@@ -7,8 +7,8 @@
 `run` has three parts, each of processes of their own, so that one that fails costs its own part alone:
 
 * ``excerpt``: the classifiers of about 0.4 M parameters on the two blocks and the ResNet, each with its
-  learning rate chosen on fold 9 from the same grid, then three seeds; predictions are kept, so that every
-  area and interval can be computed again anywhere;
+  learning rate and dropout chosen on fold 9 from the same grid, then three seeds; predictions are kept, so
+  that every area and interval can be computed again anywhere;
 * ``paper``: the classifier of 1.10 B parameters, 200 steps in float32 through C5 and C6, and fewer steps with
   the matrix products in TF32; the backend is the kernels and there is nothing to fall back to;
 * ``processes``, where there are several GPUs: the same classifier by DistributedDataParallel on 1, 2, 4, ...

@@ -1,9 +1,9 @@
 """The processes of `ecg_gpu`: training on the excerpt, and steps of the classifier of 1.10 B parameters.
 
-``excerpt`` trains one model: a learning rate chosen by the validation AUC of one seed, then the seeds that
-are reported. ``steps`` takes so many steps of the large classifier, alone or under torchrun, and measures
-them. Results are written as soon as they exist; what fails leaves its error in the file that it would have
-written.
+``excerpt`` trains one model: learning rate and dropout chosen by the validation AUC of one seed, then the
+seeds that are reported. ``steps`` takes so many steps of the large classifier, alone or under torchrun, and
+measures them. Results are written as soon as they exist; what fails leaves its error in the file that it
+would have written.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from lethe.ecg.recipe import RECIPES, Recipe
 
 MODELS = {"mamba": 0.4, "mamba3": 0.55, "resnet": 1.0}
 """What is trained, and its share of the time that those before it left."""
-RATES = (2e-3, 4e-3, 1e-3)
-"""Learning rates from which each model's is chosen, as many as leave time for the seeds."""
+CANDIDATES = ((2e-3, 0.1), (4e-3, 0.1), (2e-3, 0.3), (1e-3, 0.1), (4e-3, 0.3))
+"""Learning rates and dropout from which each model's are chosen, as many as leave time for the seeds."""
 SEEDS = (0, 1, 2)
 SEARCH_SEED = 100
 WARM_STEPS = 2
@@ -81,24 +81,26 @@ def excerpt(model: str, data: Path, out: Path, seconds: float, graph: bool, dry:
     _run(
         shape, replace(recipe, steps=WARM_STEPS), records, graph
     )  # compiles, so that times below are a run's
-    found: dict[float, float] = {}
+    found: dict[tuple[float, float], float] = {}
     took = 0.0
-    for rate in RATES[: 1 if dry else None]:
+    for rate, dropout in CANDIDATES[: 1 if dry else None]:
         if time.monotonic() + (1 + len(SEEDS)) * took > end:
             break
         start = time.monotonic()
-        row = _run(shape, replace(recipe, lr=rate, seed=SEARCH_SEED), records, graph)
+        tried = replace(recipe, lr=rate, seed=SEARCH_SEED)
+        row = _run(replace(shape, dropout=dropout), tried, records, graph)
         took = time.monotonic() - start
         known = {k: v for k, v in row.items() if not k.endswith("_scores")}
-        _write(out / f"excerpt-{model}-search-{rate:g}.json", {"kind": "search", "model": model, **known})
-        found[rate] = max(x for x in [-1.0, *row["validation"]] if x is not None)
-    chosen = max(found, key=lambda rate: found[rate]) if found else recipe.lr
+        name = f"excerpt-{model}-search-{rate:g}-{dropout:g}.json"
+        _write(out / name, {"kind": "search", "model": model, **known})
+        found[rate, dropout] = max(x for x in [-1.0, *row["validation"]] if x is not None)
+    rate, dropout = max(found, key=lambda candidate: found[candidate])
     for seed in SEEDS[: 1 if dry else None]:
         file = out / f"excerpt-{model}-seed{seed}.json"
         if time.monotonic() + took > end:
             _write(file, {"kind": "run", "model": model, "seed": seed, "error": "the time was over"})
             continue
-        row = _run(shape, replace(recipe, lr=chosen, seed=seed), records, graph)
+        row = _run(replace(shape, dropout=dropout), replace(recipe, lr=rate, seed=seed), records, graph)
         _write(file, {"kind": "run", "model": model, "seed": seed, **row})
 
 
@@ -112,9 +114,11 @@ def _run(shape: Shape, recipe: Recipe, records: Recordings, graph: bool) -> Row:
     per_epoch = max(1, round(found["steps"] / max(1, len(found["validation"]))))
     losses = found["losses"]
     means = [_mean(losses[i : i + per_epoch]) for i in range(0, len(losses), per_epoch)]
-    row = {**found, "losses": means, "graph": graph, "lr": recipe.lr}
+    row = {**found, "losses": means, "graph": graph, "lr": recipe.lr, "dropout": shape.dropout}
     print(
-        {k: row[k] for k in ("lr", "best_epoch", "non_finite", "seconds")}, max(row["validation"]), flush=True
+        {k: row[k] for k in ("lr", "dropout", "best_epoch", "non_finite", "seconds")},
+        max(row["validation"]),
+        flush=True,
     )
     return row
 

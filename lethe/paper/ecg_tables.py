@@ -123,8 +123,8 @@ def _mean_intervals(y: NDArray[np.float64], predicted: Rows, draws: int) -> dict
 def excerpt_table(record: Measurement | None, draws: int = scores.DRAWS) -> pd.DataFrame:
     """One row a model: its size, its seeds, its macro AUC on fold 10."""
     columns = [
-        "model", "parameters", "learning rate", "validation macro AUC", "test macro AUC, seeds", "mean (95%)",
-        "steps not finite",
+        "model", "parameters", "learning rate, dropout", "validation macro AUC", "test macro AUC, seeds",
+        "mean (95%)", "steps not finite",
     ]  # fmt: skip
     if record is None:
         return _absent(columns)
@@ -134,8 +134,8 @@ def excerpt_table(record: Measurement | None, draws: int = scores.DRAWS) -> pd.D
         best = statistics.fmean(max(x for x in r["validation"] if x is not None) for r in found)
         mean = _mean_intervals(y, found, draws)["macro"]
         rows.append([
-            MODELS[name], found[0]["parameters"], f"{found[0]['lr']:g}", f"{best:.3f}",
-            ", ".join(f"{a:.3f}" for a in each), str(mean), sum(r["non_finite"] for r in found),
+            MODELS[name], found[0]["parameters"], f"{found[0]['lr']:g}, {found[0]['dropout']:g}",
+            f"{best:.3f}", ", ".join(f"{a:.3f}" for a in each), str(mean), sum(r["non_finite"] for r in found),
         ])  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 

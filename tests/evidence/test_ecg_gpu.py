@@ -64,7 +64,7 @@ def test_the_baseline_is_trained_and_its_record_is_a_table(data, tmp_path):
     ]
     assert ecg_gpu_work.main(ask) == 0
     assert {p.name for p in tmp_path.glob("*.json")} == {
-        "excerpt-records.json", "excerpt-resnet-seed0.json", "excerpt-resnet-search-0.002.json",
+        "excerpt-records.json", "excerpt-resnet-seed0.json", "excerpt-resnet-search-0.002-0.1.json",
     }  # fmt: skip
     (tmp_path / elsewhere.MACHINE).write_text(json.dumps({"device": DEVICE, "versions": {}}))
     record = load_record(ecg_gpu.record(tmp_path, tmp_path / "measured")[0])

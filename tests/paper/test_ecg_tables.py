@@ -34,7 +34,7 @@ def excerpt():
             samples.append(
                 {
                     "kind": "run", "model": model, "seed": seed, "parameters": 420_000, "lr": 2e-3,
-                    "validation": [0.5, None, 0.9] if seed else [0.8], "non_finite": 0,
+                    "dropout": 0.1, "validation": [0.5, None, 0.9] if seed else [0.8], "non_finite": 0,
                     "test_scores": p.round(5).tolist(),
                 }
             )  # fmt: skip
