@@ -135,7 +135,8 @@ def excerpt_table(record: Measurement | None, draws: int = scores.DRAWS) -> pd.D
         mean = _mean_intervals(y, found, draws)["macro"]
         rows.append([
             MODELS[name], found[0]["parameters"], f"{found[0]['lr']:g}, {found[0]['dropout']:g}",
-            f"{best:.3f}", ", ".join(f"{a:.3f}" for a in each), str(mean), sum(r["non_finite"] for r in found),
+            f"{best:.3f}", ", ".join(f"{a:.3f}" for a in each), str(mean),
+            sum(r["non_finite"] for r in found),
         ])  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
