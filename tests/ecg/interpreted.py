@@ -24,8 +24,8 @@ def compared(shape: Shape) -> dict[str, float]:
     torch.manual_seed(0)
     kernels, plain = block(shape, "kernels"), block(shape, "torch")
     plain.load_state_dict(kernels.state_dict())
-    hidden = torch.randn(2, 5, shape.d_model, requires_grad=True)
-    weight = torch.randn(2, 5, shape.d_model)
+    hidden = torch.randn(1, 4, shape.d_model, requires_grad=True)
+    weight = torch.randn(1, 4, shape.d_model)
     outputs = [one(hidden) for one in (kernels, plain)]
     found = {"output": error(*outputs)}
     gradients = [
