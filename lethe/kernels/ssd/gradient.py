@@ -1,19 +1,21 @@
 """Every gradient of a tile in one kernel, from the state that enters it and the adjoint of the one that leaves.
 
-With ``S_ij = (dy_i x_j) e^(G_i - G_j)``, ``w_j = e^(G_T - G_j)``, the entering state h and the adjoint D of
-the leaving one (SPEC section 3 with M = 0, T = I, per head; sums over the heads of a group where marked):
+With ``S_ij = (dy_i x_j) e^(G_i - G_j)`` for i >= j, ``w_j = e^(G_T - G_j)``, the entering state h and the
+adjoint D of the leaving one (SPEC section 3 with M = 0, T = I; sums over the heads of a group where marked):
 
     u_j   = sum_{i>=j} (C_i B_j) e^(G_i - G_j) dy_i + w_j D B_j        dx_j = dt_j u_j + D_skip dy_j
     dB_j  = sum_heads [ w_j dt_j D^T x_j ] + sum_i (sum_heads S_ij dt_j) C_i
     dC_i  = sum_heads [ e^G_i h^T dy_i ]   + sum_j (sum_heads S_ij dt_j) B_j
-    q_ij  = S_ij dt_j (C_i B_j), strictly lower;   r_i = e^G_i dy_i (h C_i);   c_j = dt_j w_j x_j (D B_j)
-    da_t  = sum_{i>=t} (rows(q) - columns(q) + r - c)_i + sum_j c_j + e^G_T <h, D>
-    ddt_t = x_t u_t + A da_t,  through clamp and softplus;   dA = sum_t dt_t da_t
+    q_ij  = S_ij (C_i B_j);   r_i = e^G_i C_i (h^T dy_i);   c_j = w_j B_j (D^T x_j)
+    f_t   = sum_{j<t} q_tj dt_j - dt_t sum_{i>t} q_it + r_t - dt_t c_t
+    da_t  = sum_{i>=t} f_i + sum_j dt_j c_j + e^G_T <h, D>
+    ddt_t = sum_{i>=t} q_it + c_t + A da_t,  through clamp and softplus;   dA = sum_t dt_t da_t
 
-Products are laid out ``[j, i]``, so that both large ones feed the next product from registers, and S is
-summed over the heads before it meets B and C: two products a tile instead of two a head. The diagonal of q
-is left out of both sums, where it would cancel. The gate's gradient needs the output before the gate, which
-is computed again: cheaper than keeping it. Sums over heads or tiles leave as partial sums; nothing is atomic.
+x meets u only through products that are there anyway, so that neither x nor dy passes through registers
+without a gate. Products are laid out ``[j, i]``; S is summed over the heads before it meets B and C, two
+products a tile instead of two a head. The diagonal of q is left out of f, where it would cancel. The gate's
+gradient needs the output before the gate, which is computed again: cheaper than keeping it. Sums over heads
+or tiles leave as partial sums; nothing is atomic.
 """
 
 from __future__ import annotations
@@ -69,12 +71,9 @@ def gradient(
         cs = C_ptr + b64 * C_sb + at * C_sl + group * C_sg
         b = tl.load(bs + t[:, None] * B_sl + n[None, :], mask=live[:, None], other=0.0)
         c = tl.load(cs + t[:, None] * C_sl + n[None, :], mask=live[:, None], other=0.0)
-        bc = tl.dot(b, tl.trans(c))
         dB = tl.zeros((T, N), tl.float32)
         dC = tl.zeros((T, N), tl.float32)
         shared = tl.zeros((T, T), tl.float32)
-        lower = t[None, :] >= t[:, None]
-        strict = t[None, :] > t[:, None]
         for i in tl.range(0, count, num_stages=STAGES):
             head = group * per_group + within + i
             row = slot.to(tl.int64) * heads + head
@@ -87,58 +86,60 @@ def gradient(
             here = row * (P * N) + p[:, None] * N + n[None, :]
             state = tl.load(states_ptr + here)
             adjoint = tl.load(adjoints_ptr + here)
+            product = tl.sum(tl.sum(state.to(tl.float32) * adjoint.to(tl.float32), 1), 0)
             h = state.to(x.dtype)
             d = adjoint.to(x.dtype)
             total = last_of(decay, T)
             late = tl.exp2(total - decay)
             early = tl.exp2(decay)
             dense = (b64 * length + at) * heads + head
+            out = dense * P + t[:, None] * (heads * P) + p[None, :]
             upstream = dy
             if HAS_Z:
                 zs = z_ptr + b64 * z_sb + at * z_sl + head * z_sh
                 z = tl.load(zs + t[:, None] * z_sl + p[None, :], mask=live[:, None], other=0.0)
                 z = z.to(tl.float32)
-                upstream = (dy.to(tl.float32) * z * sigmoid(z)).to(x.dtype)
-            fall = tl.exp2(tl.where(lower, decay[None, :] - decay[:, None], float("-inf")))
-            pairs = tl.dot(x, tl.trans(upstream)) * fall * step[:, None]
-            shared += pairs
-            q = tl.where(strict, pairs * bc, 0.0)
-            flow = tl.sum(q, 0) - tl.sum(q, 1)
-            mixed = bc * fall
-            x32 = x.to(tl.float32)
-            up32 = upstream.to(tl.float32)
-            u = tl.dot(b, tl.trans(d)) * late[:, None]
-            columns = step * tl.sum(x32 * u, 1)
-            u = tl.dot(mixed.to(x.dtype), upstream, u)
-            direct = tl.sum(x32 * u, 1)
-            dx = u * step[:, None]
-            skip = 0.0
+                gate = sigmoid(z)
+                pull = (dy.to(tl.float32) * gate * (1.0 + z * (1.0 - gate))).to(x.dtype)
+                upstream = (dy.to(tl.float32) * z * gate).to(x.dtype)
+            fall = tl.exp2(tl.where(t[None, :] >= t[:, None], decay[None, :] - decay[:, None], float("-inf")))
+            bc = tl.dot(b, tl.trans(c))
+            pairs = tl.dot(x, tl.trans(upstream))
             if HAS_D:
-                if D_WIDE:
-                    skip = tl.load(D_ptr + head * D_sh + p)[None, :]
-                    tl.store(dD_ptr + row * P + p, tl.sum(up32 * x32, 0))
-                else:
-                    skip = tl.load(D_ptr + head * D_sh)
-                    tl.store(dD_ptr + row, tl.sum(tl.sum(up32 * x32, 1), 0))
-                dx += skip * up32
-            out = dense * P + t[:, None] * (heads * P) + p[None, :]
-            tl.store(dx_ptr + out, dx.to(x.dtype), mask=live[:, None])
-            dB = tl.dot((x32 * (late * step)[:, None]).to(x.dtype), d, dB)
+                if not D_WIDE:
+                    tl.store(dD_ptr + row, tl.sum(tl.sum(tl.where(t[None, :] == t[:, None], pairs, 0.0), 1), 0))
+            pairs = pairs * fall
+            shared += pairs * step[:, None]
+            pairs = pairs * bc
+            own = tl.sum(tl.where(t[None, :] == t[:, None], pairs, 0.0), 1)
+            pairs = tl.where(t[None, :] > t[:, None], pairs, 0.0)
+            direct = tl.sum(pairs, 1)
+            flow = tl.sum(pairs * step[:, None], 0) - direct * step
+            mixed = bc * fall
+            u = tl.dot(mixed.to(x.dtype), upstream)
+            u += tl.dot(b, tl.trans(d)) * late[:, None]
+            dx = u * step[:, None]
             if HAS_Z:
                 y = tl.dot(c, tl.trans(h)) * early[:, None]
-                rows = tl.sum(y * up32, 1)
                 y = tl.dot(tl.trans((mixed * step[:, None]).to(x.dtype)), x, y)
+            if HAS_D:
+                skip = tl.load(D_ptr + head * D_sh)
+                if D_WIDE:
+                    skip = tl.load(D_ptr + head * D_sh + p)[None, :]
+                    tl.store(dD_ptr + row * P + p, tl.sum(upstream.to(tl.float32) * x.to(tl.float32), 0))
+                dx += skip * upstream.to(tl.float32)
+            if HAS_Z:
                 if HAS_D:
-                    y += skip * x32
-                s = sigmoid(z)
-                dz = dy.to(tl.float32) * y * s * (1.0 + z * (1.0 - s))
-                tl.store(dz_ptr + out, dz.to(x.dtype), mask=live[:, None])
-                dC = tl.dot((up32 * early[:, None]).to(x.dtype), h, dC)
-            else:
-                part = tl.dot((up32 * early[:, None]).to(x.dtype), h)
-                rows = tl.sum(part * c.to(tl.float32), 1)
-                dC += part
-            product = tl.sum(tl.sum(state.to(tl.float32) * adjoint.to(tl.float32), 1), 0)
+                    y += skip * x.to(tl.float32)
+                tl.store(dz_ptr + out, (y * pull.to(tl.float32)).to(x.dtype), mask=live[:, None])
+            tl.store(dx_ptr + out, dx.to(x.dtype), mask=live[:, None])
+            part = tl.dot(x, d)
+            cross = late * tl.sum(part * b.to(tl.float32), 1)
+            dB += part * (late * step)[:, None]
+            part = tl.dot(upstream, h)
+            rows = early * tl.sum(part * c.to(tl.float32), 1)
+            dC += part * early[:, None]
+            columns = step * cross
             kept = tl.sum(columns, 0) + tl.exp2(total) * product
             da = tl.cumsum(flow + rows - columns, 0, reverse=True) + kept
             bias = 0.0
@@ -146,7 +147,7 @@ def gradient(
                 bias = tl.load(bias_ptr + head)
             raw = tl.load(dt_ptr + b64 * dt_sb + (at + t) * dt_sl + head, mask=live, other=0.0).to(tl.float32)
             slope = step_slope(raw, bias, low, high, SOFTPLUS)
-            ddt = tl.where(live, (direct + tl.load(A_ptr + head) * da) * slope, 0.0)
+            ddt = tl.where(live, (direct + own + cross + tl.load(A_ptr + head) * da) * slope, 0.0)
             tl.store(ddt_ptr + dense + t * heads, ddt.to(ddt_ptr.dtype.element_ty), mask=live)
             tl.store(dA_ptr + row, tl.sum(step * da, 0))
             if HAS_BIAS:

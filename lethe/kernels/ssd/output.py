@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lethe.kernels.ssd.tokens import sequence_at, sequence_of, sigmoid
+from lethe.kernels.ssd.tokens import sequence_at, sequence_of, silu
 
 
 @triton.jit
@@ -61,7 +61,6 @@ def output(
             if HAS_Z:
                 zs = z_ptr + b64 * z_sb + at * z_sl + head * z_sh
                 z = tl.load(zs + t[:, None] * z_sl + p[None, :], mask=live[:, None], other=0.0)
-                z = z.to(tl.float32)
-                y = y * z * sigmoid(z)
+                y = y * silu(z.to(tl.float32))
             ys = y_ptr + b64 * y_sb + at * y_sl + head * y_sh
             tl.store(ys + t[:, None] * y_sl + p[None, :], y.to(x.dtype), mask=live[:, None])

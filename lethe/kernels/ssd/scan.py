@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lethe.kernels.ssd.tokens import last_of, sequence_at, sequence_of, sigmoid, step_size
+from lethe.kernels.ssd.tokens import last_of, sequence_at, sequence_of, silu, step_size
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -136,8 +136,7 @@ def scan(
                 if HAS_Z:
                     zs = z_ptr + b64 * z_sb + head * z_sh + at * z_sl
                     z = tl.load(zs + t[:, None] * z_sl + p[None, :], mask=live[:, None], other=0.0)
-                    z = z.to(tl.float32)
-                    dy = (dy.to(tl.float32) * z * sigmoid(z)).to(dy.dtype)
+                    dy = (dy.to(tl.float32) * silu(z.to(tl.float32))).to(dy.dtype)
                 c = tl.load(cs + at * C_sl + t[:, None] * C_sl + n[None, :], mask=live[:, None], other=0.0)
                 weighted = (c.to(tl.float32) * tl.exp2(decay)[:, None]).to(dy.dtype)
                 carry = tl.dot(tl.trans(dy), weighted, carry * tl.exp2(total))

@@ -31,7 +31,7 @@ class Tiles:
     output_stages: int = 2
     gradient_heads: int = 8
     """Heads whose dB and dC a program adds up in registers."""
-    gradient_warps: int = 8
+    gradient_warps: int = 4
     gradient_stages: int = 2
 
     def record(self) -> dict[str, int]:

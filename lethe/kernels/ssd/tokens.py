@@ -15,22 +15,28 @@ import triton.language as tl
 @triton.jit
 def sequence_at(sequence, cu_ptr, length, tiles, T: tl.constexpr, VARLEN: tl.constexpr):
     """Batch index, first token, number of tokens and first slot of a sequence."""
+    batch = sequence
+    start = sequence * 0
+    tokens = length
+    slot = sequence * tiles
     if VARLEN:
         start = tl.load(cu_ptr + sequence)
-        return start * 0, start, tl.load(cu_ptr + sequence + 1) - start, start // T + sequence
-    return sequence, sequence * 0, length, sequence * tiles
+        tokens = tl.load(cu_ptr + sequence + 1) - start
+        slot = start // T + sequence
+        batch = sequence * 0
+    return batch, start, tokens, slot
 
 
 @triton.jit
 def sequence_of(slot, cu_ptr, sequences, tiles, T: tl.constexpr, VARLEN: tl.constexpr):
     """The sequence that owns `slot`: the last whose first slot is not behind it."""
-    if not VARLEN:
-        return slot // tiles
-    found = 0
-    for first in range(1, sequences, 64):
-        s = first + tl.arange(0, 64)
-        begins = tl.load(cu_ptr + s, mask=s < sequences, other=0) // T + s
-        found += tl.sum(((s < sequences) & (begins <= slot)).to(tl.int32), 0)
+    found = slot // tiles
+    if VARLEN:
+        found = slot * 0
+        for first in range(1, sequences, 64):
+            s = first + tl.arange(0, 64)
+            begins = tl.load(cu_ptr + s, mask=s < sequences, other=0) // T + s
+            found += tl.sum(((s < sequences) & (begins <= slot)).to(tl.int32), 0)
     return found
 
 
@@ -60,6 +66,18 @@ def sigmoid(v):
     """Without overflow at either end."""
     e = tl.exp(-tl.abs(v))
     return tl.where(v > 0, 1.0, e) / (1.0 + e)
+
+
+@triton.jit
+def silu(v):
+    return v * sigmoid(v)
+
+
+@triton.jit
+def silu_slope(v):
+    """d silu / d v."""
+    s = sigmoid(v)
+    return s * (1.0 + v * (1.0 - s))
 
 
 @triton.jit
