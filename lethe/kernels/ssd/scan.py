@@ -4,6 +4,8 @@ A program walks through a sequence with one piece ``[BP, BN]`` of one head's sta
 adds for a tile is one matrix product that does not wait for the state. Forward,
 ``h <- e^G h + (x)^T (w B)`` with ``w_j = dt_j e^(G - G_j)``; backward, ``D <- e^G D + dy^T (e^G_i C)``,
 where ``G`` is the inclusive sum of ``dt A`` in the tile, kept in units of log2 (SPEC section 2 with M = 0).
+The raw steps of the next tile are fetched a tile ahead by hand: as two-byte numbers they have no
+asynchronous copy.
 Every exponent is a difference that decays, never ``e^-G``. Both directions fit in one launch, because
 neither needs the other.
 """
@@ -19,11 +21,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def tile_steps(dt_ptr, at, live, rate, bias, low, high, dt_sl, SOFTPLUS: tl.constexpr, T: tl.constexpr):
-    """Steps and cumulated decay (log2) of the tile from token `at`; tokens beyond the end have step 0 and change nothing."""
-    t = tl.arange(0, T)
-    raw = tl.load(dt_ptr + at * dt_sl + t * dt_sl, mask=live, other=0.0).to(tl.float32)
-    step = tl.where(live, step_size(raw, bias, low, high, SOFTPLUS), 0.0)
+def tile_steps(raw, live, rate, bias, low, high, SOFTPLUS: tl.constexpr):
+    """Steps and cumulated decay (log2) of a tile; tokens beyond the end have step 0 and change nothing."""
+    step = tl.where(live, step_size(raw.to(tl.float32), bias, low, high, SOFTPLUS), 0.0)
     return step, tl.cumsum(step * rate, 0)
 
 
@@ -82,11 +82,15 @@ def scan(
                 carry = tl.load(resume_ptr + kept + here).to(tl.float32)
         elif HAS_BEGIN:
             carry = tl.load(begin_ptr + (sequence.to(tl.int64) * heads + head) * (P * N) + here)
+        t = tl.arange(0, T)
+        at = (start + first * T).to(tl.int64)
+        raw = tl.load(ds + at * dt_sl + t * dt_sl, mask=first * T + t < tokens, other=0.0)
         for k in tl.range(first, count, num_stages=STAGES):
-            t = tl.arange(0, T)
             live = k * T + t < tokens
             at = (start + k * T).to(tl.int64)
-            step, decay = tile_steps(ds, at, live, rate, bias, low, high, dt_sl, SOFTPLUS, T)
+            ahead = tl.load(ds + (at + T) * dt_sl + t * dt_sl, mask=(k + 1) * T + t < tokens, other=0.0)
+            step, decay = tile_steps(raw, live, rate, bias, low, high, SOFTPLUS)
+            raw = ahead
             total = last_of(decay, T)
             row = (slot + k).to(tl.int64) * heads + head
             if not REVERSE:
@@ -119,12 +123,17 @@ def scan(
             carry = tl.zeros((BP, BN), tl.float32)
             if HAS_DFINAL:
                 carry = tl.load(dfinal_ptr + (which.to(tl.int64) * heads + head) * (P * N) + here)
+            t = tl.arange(0, T)
+            at = (start + (count - 1) * T).to(tl.int64)
+            inside = t < tl.minimum(tokens - (count - 1) * T, tokens)
+            raw = tl.load(ds + at * dt_sl + t * dt_sl, mask=inside, other=0.0)
             for i in tl.range(0, count, num_stages=STAGES):
                 k = count - 1 - i
-                t = tl.arange(0, T)
                 live = k * T + t < tokens
                 at = (start + k * T).to(tl.int64)
-                step, decay = tile_steps(ds, at, live, rate, bias, low, high, dt_sl, SOFTPLUS, T)
+                before = tl.load(ds + (at - T) * dt_sl + t * dt_sl, mask=t < k * T, other=0.0)
+                step, decay = tile_steps(raw, live, rate, bias, low, high, SOFTPLUS)
+                raw = before
                 total = last_of(decay, T)
                 row = (slot + k).to(tl.int64) * heads + head
                 if piece == 0:
