@@ -1,4 +1,4 @@
-"""The analyzer: accepts a graph, or declines it with the rule it breaks and the reason. Imports no GPU module.
+"""The analyzer: accepts a graph, or declines it with rule and reason. Imports no GPU module.
 
 Nothing is repaired silently: a tensor that the kernels cannot read as it lies is a refusal, and it is for
 the caller (as `lethe.kernels.ssd.ssd` does) to copy it.
@@ -202,7 +202,7 @@ RULES = (
     Rule("SSD-03 chunk", "chunk_size is 32, 64, 128 or 256", _chunk),
     Rule("SSD-04 widths", "P is 64; N is 64 or 128", _widths),
     Rule("SSD-05 groups", "G divides H; any number of heads a group", _groups),
-    Rule("SSD-06 dtypes", "x, B, C, z, dy are all bfloat16 or all float16; dt as they are or float32", _dtypes),
+    Rule("SSD-06 dtypes", "x, B, C, z, dy all bfloat16 or all float16; dt likewise or float32", _dtypes),
     Rule("SSD-07 parameters", "A, D, dt_bias and states are float32, cu_seqlens int32", _parameters),
     Rule("SSD-08 checkpoints", "checkpoints are float32 or bfloat16, as the attribute says", _checkpoints),
     Rule("SSD-09 layout", "last axis adjacent, rows on 16 bytes; parameters and states dense", _layout),

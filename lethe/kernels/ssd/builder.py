@@ -23,7 +23,7 @@ from lethe.kernels.ssd import engine
 from lethe.kernels.ssd.analyzer import Declined, Finding, analyze
 from lethe.kernels.ssd.graph import Graph, Node
 from lethe.kernels.ssd.plan import Layout, layout
-from lethe.kernels.ssd.tiles import Tiles
+from lethe.kernels.ssd.tiles import Tiles, table
 
 VARIABLE = "LETHE_PLANS"
 """Environment variable that names the folder of plans; ``~/.cache/lethe/plans`` without it."""
@@ -75,13 +75,17 @@ class Plan:
             if not address or (address % POINTER_BYTES and name not in ("dt", "ddt")):
                 raise ValueError(f"{name} is at {address:#x}; it must be at a multiple of {POINTER_BYTES}")
         if self.workspace_bytes and (not workspace or workspace % POINTER_BYTES):
-            raise ValueError(f"the workspace is at {workspace:#x}; it must be at a multiple of {POINTER_BYTES}")
+            raise ValueError(
+                f"the workspace is at {workspace:#x}; it must be at a multiple of {POINTER_BYTES}"
+            )
 
     def explain(self) -> str:
         """Engine, tiles and launches, for people."""
         lines = [f"{self.layout.op} on {self.engine}; tiles {self.layout.tiles_from}; "
                  f"workspace {self.workspace_bytes:,} bytes"]  # fmt: skip
-        lines += [f"  {one.launch.kernel} {one.launch.grid}, {one.launch.warps} warps" for one in self.prepared]
+        lines += [
+            f"  {one.launch.kernel} {one.launch.grid}, {one.launch.warps} warps" for one in self.prepared
+        ]
         return "\n".join(lines)
 
 
@@ -151,14 +155,13 @@ def folder() -> Path:
 
 def digest(node: Node, target: int | None) -> str:
     """Name of a plan on disk: changes with the metadata, the target, the table and the engine's sources."""
-    return hashlib.sha256(repr((node.key(), target, _sources())).encode()).hexdigest()
+    return hashlib.sha256(repr((node.key(), target, _sources(), table().read_bytes())).encode()).hexdigest()
 
 
 @functools.cache
 def _sources() -> str:
     here = Path(__file__).parent
-    files = sorted([*here.glob("*.py"), here / "tiles.json"])
-    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
+    return hashlib.sha256(b"".join(f.read_bytes() for f in sorted(here.glob("*.py")))).hexdigest()
 
 
 def _keep(file: Path, text: str) -> None:

@@ -107,7 +107,9 @@ def gradient(
             pairs = tl.dot(x, tl.trans(upstream))
             if HAS_D:
                 if not D_WIDE:
-                    tl.store(dD_ptr + row, tl.sum(tl.sum(tl.where(t[None, :] == t[:, None], pairs, 0.0), 1), 0))
+                    tl.store(
+                        dD_ptr + row, tl.sum(tl.sum(tl.where(t[None, :] == t[:, None], pairs, 0.0), 1), 0)
+                    )
             pairs = pairs * fall
             shared += pairs * step[:, None]
             pairs = pairs * bc

@@ -80,6 +80,9 @@ class Value:
     number: float = 0
 
 
+_NONE = Value("none")
+
+
 @dataclass(frozen=True)
 class Launch:
     """One kernel of a plan. `constants` are its compile-time arguments, `values` the others."""
@@ -139,7 +142,7 @@ def layout(node: Node, engine: str, target: int, tiles: Tiles | None = None) -> 
     """Lay an accepted node out for an engine. `tiles` overrides the table (for the search that fills it)."""
     chunk, n = node.attributes.chunk_size, node.inputs["B"].dims[3]
     if tiles is None:
-        tiles, source = lookup(chunk=chunk, n=n, gated="z" in node.inputs, target=target)
+        tiles, source = lookup(op=node.op, chunk=chunk, n=n, gated="z" in node.inputs, target=target)
     else:
         tiles, source = fitted(tiles, chunk, n), "given"
     work = _Work(node, sizes_of(node, tiles.tile), tiles)
@@ -164,15 +167,19 @@ class _Work:
 
     def tensor(self, name: str) -> Value:
         t = self.node.inputs.get(name) or self.node.outputs.get(name)
-        return Value("none") if t is None else Value("tensor", name, t.dtype)
+        return _NONE if t is None else Value("tensor", name, t.dtype)
 
     def has(self, name: str) -> bool:
         return name in self.node.inputs or name in self.node.outputs
 
-    def strides(self, name: str, axes: str) -> dict[str, Value]:
-        """``x_sb, x_sl, x_sh`` and their like; zero for a tensor that is not there."""
+    def pick(self, used: bool, **names: str) -> dict[str, Value]:
+        """Tensors by argument; absent where the launch does not use them, so that more launches are alike."""
+        return {argument: self.tensor(name) if used else _NONE for argument, name in names.items()}
+
+    def strides(self, name: str, axes: str, used: bool = True) -> dict[str, Value]:
+        """``x_sb, x_sl, x_sh`` and their like; zero for a tensor that is not there or not used."""
         t = self.node.inputs.get(name) or self.node.outputs.get(name)
-        steps = t.strides if t is not None else (0,) * 4
+        steps = t.strides if t is not None and used else (0,) * 4
         return {f"{name}_s{axis}": _int(step) for axis, step in zip(axes, steps, strict=False)}
 
     def all_strides(self) -> dict[str, Value]:
@@ -216,7 +223,7 @@ class _Work:
     ) -> Launch:
         s, t = self.sizes, self.tiles
         pieces = (s.width // t.scan_p) * (s.n // t.scan_n)
-        flags = self.flags()
+        flags = self.flags() | {"HAS_Z": reverse and self.has("z")}
         for absent in ("HAS_D", "D_WIDE"):
             del flags[absent]
         constants = flags | {
@@ -226,18 +233,18 @@ class _Work:
             "HAS_DBEGIN": self.has("dinitial_states"), "SAVE": save, "STATES": "states_ptr" in own,
             "STAGES": t.scan_stages,
         }  # fmt: skip
+        begin = forward and not resume
         values = {
-            "x_ptr": self.tensor("x"), "dt_ptr": self.tensor("dt"), "A_ptr": self.tensor("A"),
-            "bias_ptr": self.tensor("dt_bias"), "B_ptr": self.tensor("B"), "C_ptr": self.tensor("C"),
-            "z_ptr": self.tensor("z"), "dy_ptr": self.tensor("dy"), "cu_ptr": self.tensor("cu_seqlens"),
-            "begin_ptr": self.tensor("initial_states"),
-            "resume_ptr": self.tensor("checkpoints") if resume else Value("none"),
-            "dfinal_ptr": self.tensor("dfinal_states"), "states_ptr": Value("none"),
-            "checkpoint_ptr": self.tensor("checkpoints") if save else Value("none"),
-            "adjoints_ptr": Value("none"), "final_ptr": self.tensor("final_states"),
-            "dbegin_ptr": self.tensor("dinitial_states"), **own,
+            **self.pick(forward, x_ptr="x", B_ptr="B"), **self.pick(reverse, C_ptr="C", z_ptr="z", dy_ptr="dy"),
+            "dt_ptr": self.tensor("dt"), "A_ptr": self.tensor("A"), "bias_ptr": self.tensor("dt_bias"),
+            "cu_ptr": self.tensor("cu_seqlens"), **self.pick(begin, begin_ptr="initial_states"),
+            **self.pick(resume, resume_ptr="checkpoints"), **self.pick(save, checkpoint_ptr="checkpoints"),
+            "dfinal_ptr": self.tensor("dfinal_states"), "states_ptr": _NONE, "adjoints_ptr": _NONE,
+            "final_ptr": self.tensor("final_states"), "dbegin_ptr": self.tensor("dinitial_states"), **own,
             **self.numbers("sequences", "length", "tiles", "chunks", "heads", "per_group"), **self.limits(),
-            **self.all_strides(), **self.strides("dt", "bl"), **self.strides("dy", "blh"),
+            **self.strides("x", "blh", forward), **self.strides("B", "blg", forward),
+            **self.strides("C", "blg", reverse), **self.strides("z", "blh", reverse),
+            **self.strides("dt", "bl"), **self.strides("dy", "blh", reverse),
         }  # fmt: skip
         first = max(s.sequences, s.chunk_slots) if resume else s.sequences
         grid = (first, s.heads * pieces, 2 if forward and reverse else 1)
@@ -330,9 +337,6 @@ class _Work:
             "COLUMNS": COLUMNS,
         }  # fmt: skip
         return Launch("finish", (wide + heads + -(-skips // COLUMNS), 1, 1), values, constants, 4)
-
-
-_NONE = Value("none")
 
 
 def _int(number: int) -> Value:

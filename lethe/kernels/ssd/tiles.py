@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import asdict, dataclass
+import os
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 TABLE = Path(__file__).with_name("tiles.json")
+
+VARIABLE = "LETHE_SSD_TILES"
+"""Environment variable that names another table, as a search in progress has one."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +42,24 @@ class Tiles:
         return asdict(self)
 
 
+def table() -> Path:
+    """The table in force: `TABLE`, or the file that `VARIABLE` names."""
+    return Path(os.environ.get(VARIABLE) or TABLE)
+
+
 @functools.cache
-def rows() -> tuple[dict[str, Any], ...]:
-    """The table: each row a `where` (n, gated, chunk, target; a key left out matches all) and its `tiles`."""
-    return tuple(json.loads(TABLE.read_text())["rows"])
+def rows(file: Path) -> tuple[dict[str, Any], ...]:
+    """A table: each row a `where` (op, chunk, n, gated, target; a key left out matches all), `tiles`, and
+    the `source` of the choice."""
+    return tuple(json.loads(file.read_text())["rows"])
 
 
-def lookup(*, chunk: int, n: int, gated: bool, target: int) -> tuple[Tiles, str]:
+def lookup(*, op: str, chunk: int, n: int, gated: bool, target: int) -> tuple[Tiles, str]:
     """The tiles of the row that agrees in most keys, and where they come from; sizes never exceed the
     shape's own."""
-    asked = {"chunk": chunk, "n": n, "gated": gated, "target": target}
+    asked = {"op": op, "chunk": chunk, "n": n, "gated": gated, "target": target}
     best, source, score = Tiles(), "default", -1
-    for row in rows():
+    for row in rows(table()):
         where = row["where"]
         if all(asked[k] == v for k, v in where.items()) and len(where) > score:
             best, source, score = Tiles(**row["tiles"]), row["source"], len(where)
@@ -58,7 +68,4 @@ def lookup(*, chunk: int, n: int, gated: bool, target: int) -> tuple[Tiles, str]
 
 def fitted(tiles: Tiles, chunk: int, n: int) -> Tiles:
     """`tiles` cut down to a chunk and a state size."""
-    choice = tiles.record()
-    choice["tile"] = min(tiles.tile, chunk)
-    choice["scan_n"] = min(tiles.scan_n, n)
-    return Tiles(**choice)
+    return replace(tiles, tile=min(tiles.tile, chunk), scan_n=min(tiles.scan_n, n))
