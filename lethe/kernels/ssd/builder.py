@@ -75,17 +75,13 @@ class Plan:
             if not address or (address % POINTER_BYTES and name not in ("dt", "ddt")):
                 raise ValueError(f"{name} is at {address:#x}; it must be at a multiple of {POINTER_BYTES}")
         if self.workspace_bytes and (not workspace or workspace % POINTER_BYTES):
-            raise ValueError(
-                f"the workspace is at {workspace:#x}; it must be at a multiple of {POINTER_BYTES}"
-            )
+            raise ValueError(f"workspace is at {workspace:#x}; it must be at a multiple of {POINTER_BYTES}")
 
     def explain(self) -> str:
         """Engine, tiles and launches, for people."""
         lines = [f"{self.layout.op} on {self.engine}; tiles {self.layout.tiles_from}; "
                  f"workspace {self.workspace_bytes:,} bytes"]  # fmt: skip
-        lines += [
-            f"  {one.launch.kernel} {one.launch.grid}, {one.launch.warps} warps" for one in self.prepared
-        ]
+        lines += [f"  {it.kernel} {it.grid}, {it.warps} warps" for it in self.layout.launches]
         return "\n".join(lines)
 
 

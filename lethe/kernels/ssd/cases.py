@@ -39,7 +39,7 @@ class Case:
     checkpoint: str = "float32"
     reuse: bool = True
     rates: str = "usual"
-    """Draw of A: ``usual``, ``strong`` (decays to nothing in a step), ``zero``, ``growing`` (weakly positive)."""
+    """Draw of A: ``usual``, ``strong`` (nothing is left in a few steps), ``zero``, ``growing`` (positive)."""
     steps: str = "usual"
     """Draw of the raw steps: ``usual``, ``branches`` (about 0 and 20, both sides), ``tail`` (about -15)."""
     blank: tuple[str, ...] = ()
@@ -154,7 +154,8 @@ def stress() -> list[Case]:
         replace(plain, id="packed", batch=1, cuts=(0, 70, 70, 71, 199, 200)),
         replace(plain, id="packed-chunk-256", batch=1, chunk=256, length=700, cuts=(0, 0, 300, 310, 700)),
         replace(plain, id="skip-per-channel", skip="channel"),
-        replace(plain, id="nothing-optional", skip="none", gated=False, bias=False, initial=False, final=False),
+        replace(plain, id="nothing-optional", skip="none", gated=False, bias=False, initial=False,
+                final=False),
         *(
             replace(plain, id=f"checkpoints-{dtype}-{'reused' if reuse else 'recomputed'}-chunk-{chunk}",
                     checkpoint=dtype, reuse=reuse, chunk=chunk, length=300)

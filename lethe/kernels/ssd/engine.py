@@ -83,13 +83,17 @@ def compiled(launch: Launch, target: int) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": launch.warps})
 
 
+def specialisation(launch: Launch) -> tuple[Any, ...]:
+    """What a launch's compiled kernel depends on, beside the target."""
+    return (launch.kernel, launch.warps, *map(repr, signature(launch)))
+
+
 _kernels: dict[Any, Any] = {}
 
 
 def _kernel(launch: Launch, target: int) -> Any:
     """`compiled`, once a process for launches that differ in grid and numbers alone."""
-    types, constants, aligned = signature(launch)
-    key = (launch.kernel, target, launch.warps, repr(types), repr(constants), repr(aligned))
+    key = (target, *specialisation(launch))
     if key not in _kernels:
         _kernels[key] = compiled(launch, target)
     return _kernels[key]

@@ -1,4 +1,4 @@
-"""Every gradient of a tile in one kernel, from the state that enters it and the adjoint of the one that leaves.
+"""Every gradient of a tile in one kernel, from the state that enters it and the adjoint of the leaving one.
 
 With ``S_ij = (dy_i x_j) e^(G_i - G_j)`` for i >= j, ``w_j = e^(G_T - G_j)``, the entering state h and the
 adjoint D of the leaving one (SPEC section 3 with M = 0, T = I; sums over the heads of a group where marked):
@@ -56,7 +56,7 @@ def gradient(
     b64 = batch.to(tl.int64)
     at = (start + token).to(tl.int64)
     if token >= tokens:
-        for i in range(0, count):
+        for i in range(count):
             row = slot.to(tl.int64) * heads + group * per_group + within + i
             tl.store(dA_ptr + row, 0.0)
             if HAS_BIAS:
@@ -105,11 +105,9 @@ def gradient(
             fall = tl.exp2(tl.where(t[None, :] >= t[:, None], decay[None, :] - decay[:, None], float("-inf")))
             bc = tl.dot(b, tl.trans(c))
             pairs = tl.dot(x, tl.trans(upstream))
-            if HAS_D:
-                if not D_WIDE:
-                    tl.store(
-                        dD_ptr + row, tl.sum(tl.sum(tl.where(t[None, :] == t[:, None], pairs, 0.0), 1), 0)
-                    )
+            if HAS_D and not D_WIDE:
+                trace = tl.where(t[None, :] == t[:, None], pairs, 0.0)
+                tl.store(dD_ptr + row, tl.sum(tl.sum(trace, 1), 0))
             pairs = pairs * fall
             shared += pairs * step[:, None]
             pairs = pairs * bc

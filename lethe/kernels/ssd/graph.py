@@ -159,7 +159,7 @@ def sequence_count(inputs: Mapping[str, TensorSpec]) -> int:
 def output_shapes(
     inputs: Mapping[str, TensorSpec], attributes: Attributes
 ) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Dims and dtype of every output by name; empty where x or B has the wrong rank (the analyzer says so)."""
+    """Dims and dtype of every output by name; empty where x or B has the wrong rank."""
     x, B = inputs["x"], inputs["B"]
     if len(x.dims) != 4 or len(B.dims) != 4 or attributes.chunk_size < 1:
         return {}
@@ -167,7 +167,7 @@ def output_shapes(
     sequences = sequence_count(inputs)
     state = (heads, width, B.dims[3])
     places = slots(length, sequences, attributes.chunk_size, "cu_seqlens" in inputs)
-    shapes = {
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "y": (x.dims, x.dtype),
         "final_states": ((sequences, *state), "float32"),
         "checkpoints": ((places, *state), attributes.checkpoint_dtype),

@@ -247,9 +247,10 @@ def ssd(
     ValueError for a device; NotImplementedError when a gradient is differentiated again.
     """
     low, high = dt_limit
-    A, D, dt_bias, initial_states = (
-        None if t is None else t.to(torch.float32) for t in (A, D, dt_bias, initial_states)
-    )  # type: ignore[assignment]
+    A = A.to(torch.float32)
+    D, dt_bias, initial_states = (
+        None if t is None else t.to(torch.float32) for t in (D, dt_bias, initial_states)
+    )
     if cu_seqlens is not None:
         cu_seqlens = cu_seqlens.to(torch.int32)
     save = reuse_checkpoints and torch.is_grad_enabled()

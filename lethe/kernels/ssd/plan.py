@@ -235,7 +235,8 @@ class _Work:
         }  # fmt: skip
         begin = forward and not resume
         values = {
-            **self.pick(forward, x_ptr="x", B_ptr="B"), **self.pick(reverse, C_ptr="C", z_ptr="z", dy_ptr="dy"),
+            **self.pick(forward, x_ptr="x", B_ptr="B"),
+            **self.pick(reverse, C_ptr="C", z_ptr="z", dy_ptr="dy"),
             "dt_ptr": self.tensor("dt"), "A_ptr": self.tensor("A"), "bias_ptr": self.tensor("dt_bias"),
             "cu_ptr": self.tensor("cu_seqlens"), **self.pick(begin, begin_ptr="initial_states"),
             **self.pick(resume, resume_ptr="checkpoints"), **self.pick(save, checkpoint_ptr="checkpoints"),

@@ -26,7 +26,8 @@ def sum_rows(from_ptr, to_ptr, first, rows, columns, ROWS: tl.constexpr, COLUMNS
 def finish(
     dB_part, dC_part, dA_part, dbias_part, dD_part, dB_ptr, dC_ptr, dA_ptr, dbias_ptr, dD_ptr,
     blocks, size, slots, heads, skips, wide_programs, head_programs,
-    HAS_BIAS: tl.constexpr, HAS_D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_D: tl.constexpr,
+    WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Grid: programs for dB and dC (`wide_programs`), for dA and ddt_bias (`head_programs`), then for dD."""
     program = tl.program_id(0)
@@ -35,7 +36,7 @@ def finish(
         dB = tl.zeros((WIDE,), tl.float32)
         dC = tl.zeros((WIDE,), tl.float32)
         at = i
-        for _ in range(0, blocks):
+        for _ in range(blocks):
             dB += tl.load(dB_part + at, mask=i < size, other=0.0)
             dC += tl.load(dC_part + at, mask=i < size, other=0.0)
             at += size

@@ -93,13 +93,13 @@ def scan(
             raw = ahead
             total = last_of(decay, T)
             row = (slot + k).to(tl.int64) * heads + head
-            if not REVERSE:
+            if not REVERSE:  # noqa: SIM102 (one of the two is known at compile time)
                 if piece == 0:
                     tl.store(step_ptr + row * T + t, step)
                     tl.store(decay_ptr + row * T + t, decay)
             if STATES:
                 tl.store(states_ptr + row * (P * N) + here, carry.to(states_ptr.dtype.element_ty))
-            if SAVE:
+            if SAVE:  # noqa: SIM102
                 if k % RATIO == 0:
                     saved = (chunk + k // RATIO).to(tl.int64) * heads + head
                     tl.store(
@@ -112,7 +112,7 @@ def scan(
             carry = tl.dot(tl.trans(x), weighted, carry * tl.exp2(total))
         if HAS_FINAL:
             tl.store(final_ptr + (sequence.to(tl.int64) * heads + head) * (P * N) + here, carry)
-    if REVERSE and ((not FORWARD) or tl.program_id(2) == 1):
+    if REVERSE and ((not FORWARD) or tl.program_id(2) == 1):  # noqa: SIM102
         if which < sequences:
             batch, start, tokens, slot = sequence_at(which, cu_ptr, length, tiles, T, VARLEN)
             count = tl.cdiv(tokens, T)

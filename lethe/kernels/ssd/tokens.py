@@ -104,5 +104,5 @@ def step_slope(raw, bias, low, high, SOFTPLUS: tl.constexpr):
 
 @triton.jit
 def last_of(values, T: tl.constexpr):
-    """The last entry of a vector of `T`: the same bits as the vector holds, which a second sum would not be."""
+    """The last entry of a vector of `T`, to the bit; a second sum would not be."""
     return tl.sum(tl.where(tl.arange(0, T) == T - 1, values, 0.0), 0)

@@ -1,7 +1,8 @@
 """The search for tiles: every launch of a plan timed alone, with each way of cutting it.
 
-`search` yields raw samples, `chosen` makes of them the table that `tiles` reads (``tiles.json``). With tiles of a given number of tokens the launches do not influence each other, so each kernel is searched
-for itself; how many tokens a tile has is then decided by the sum. Needs a GPU; `variants` does not.
+`search` yields raw samples; `chosen` makes of them the table that `tiles` reads (``tiles.json``). With tiles
+of a given number of tokens the launches do not influence each other, so each kernel is searched for itself;
+how many tokens a tile has is then decided by the sum. `search` needs a GPU, `variants` does not.
 """
 
 from __future__ import annotations
