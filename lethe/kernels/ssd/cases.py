@@ -41,7 +41,8 @@ class Case:
     rates: str = "usual"
     """Draw of A: ``usual``, ``strong`` (nothing is left in a few steps), ``zero``, ``growing`` (positive)."""
     steps: str = "usual"
-    """Draw of the raw steps: ``usual``, ``branches`` (about 0 and 20, both sides), ``tail`` (about -15)."""
+    """Draw of the raw steps: ``usual``, ``branches`` (about 0 and 20, both sides), ``tail`` (about -15),
+    ``raw`` (most of them positive)."""
     blank: tuple[str, ...] = ()
     """Operands that are zero."""
 
@@ -129,6 +130,8 @@ def _steps(kind: str, t: Any) -> Any:
         ends = [0.0, 20.0, -20.0, 0.01, 19.9, 20.1]
         index = (t.flatten().argsort() % len(ends)).reshape(t.shape)
         return t.new_tensor(ends)[index]
+    if kind == "raw":
+        return 0.3 * t + 0.2
     return t - 15.0 if kind == "tail" else 0.5 * t - 1.5
 
 
@@ -147,7 +150,7 @@ def stress() -> list[Case]:
         replace(plain, id="softplus-branches", steps="branches", bias=False),
         replace(plain, id="negative-tail", steps="tail"),
         replace(plain, id="clamped", limits=(0.1, 0.5)),
-        replace(plain, id="raw-steps", softplus=False),
+        replace(plain, id="raw-steps", softplus=False, steps="raw"),
         replace(plain, id="ragged", length=131),
         replace(plain, id="shorter-than-a-chunk", length=17),
         replace(plain, id="one-token", length=1),

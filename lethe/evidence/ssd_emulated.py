@@ -1,0 +1,177 @@
+"""The engine's kernels without their GPU: what they need for each target, and executed from their PTX.
+
+    python -m lethe.evidence.ssd_emulated
+
+`resources` compiles every kernel of the speed shapes for sm_80, sm_90 and sm_100 and reads registers, spills,
+shared memory and tensor-memory columns. `execute` runs a small case, forward and backward, by `lethe.ptx`:
+Triton's own PTX for a target, instruction by instruction, against float64. Where the emulator stops, the row
+says at what.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lethe import provenance
+from lethe.kernels.ssd.cases import Case, graphs, speed
+from lethe.kernels.ssd.graph import ITEM_BYTES
+from lethe.kernels.ssd.plan import Launch
+from lethe.kernels.ssd.tiles import Tiles
+
+TARGETS = (80, 90, 100)
+EXECUTED = (90, 100)
+EXPERIMENT = "ssd_emulated"
+
+SMALL = Case("two-tiles", batch=1, length=100, heads=2, groups=1)
+"""One full tile and one partial, both heads in one group, every operand there."""
+
+Row = dict[str, Any]
+
+
+# --- resources ------------------------------------------------------------------------------------
+
+
+def resources(target: int, cases: list[Case] | None = None) -> Iterator[Row]:
+    """A row for every kernel of the cases (the first four speed shapes), as compiled for ``sm_<target>``."""
+    from lethe.kernels.ptxas import assembled
+    from lethe.kernels.ssd.engine import compiled, specialisation
+    from lethe.kernels.ssd.plan import layout
+
+    seen = set()
+    for case in list(speed())[:4] if cases is None else cases:
+        for graph in graphs(case):
+            plan = layout(graph.nodes[0], "", target)
+            for launch in plan.launches:
+                key = specialisation(launch)
+                if key in seen:
+                    continue
+                seen.add(key)
+                kernel = compiled(launch, target)
+                registers, stack, spill = assembled(kernel.asm["ptx"], target)
+                yield {
+                    "case": case.id, "op": plan.op, "kernel": launch.kernel, "target": f"sm_{target}",
+                    "num_warps": launch.warps, "registers": registers, "stack_bytes": stack,
+                    "spill_bytes": spill, "shared_bytes": kernel.metadata.shared,
+                    "tmem_columns": getattr(kernel.metadata, "tmem_size", 0) or 0,
+                    "products": products(kernel.asm["ptx"]),
+                }  # fmt: skip
+
+
+def products(ptx: str) -> dict[str, int]:
+    """How many matrix instructions of each kind a kernel's PTX has."""
+    names = ("tcgen05.mma", "wgmma.mma_async", "mma.sync")
+    counts = {name: ptx.count(f"{name}.") for name in names}
+    return {name: count for name, count in counts.items() if count}
+
+
+# --- execution ------------------------------------------------------------------------------------
+
+
+class Emulated:
+    """Plans of one case run by `lethe.ptx`, launch by launch, on the case's tensors."""
+
+    def __init__(self, case: Case, target: int, schedule: str | int = "early") -> None:
+        self.case, self.target, self.schedule = case, target, schedule
+        self.instructions: dict[str, int] = {}
+
+    def run(self, op: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Outputs of a node by name. Raises `lethe.ptx.Fault`, and ParseError for an unknown instruction."""
+        import torch
+
+        from lethe.kernels.ssd.bound import node_of
+        from lethe.kernels.ssd.plan import layout
+
+        node = node_of(self.case, op)
+        plan = layout(node, "", self.target, Tiles(output_heads=2, gradient_heads=2))
+        arrays = {name: given[name].detach().clone() for name in node.inputs}
+        for name, spec in node.outputs.items():
+            arrays[name] = torch.full(spec.dims, float("nan"), dtype=getattr(torch, spec.dtype))
+        for launch in plan.launches:
+            for value in launch.values.values():
+                if value.kind == "workspace" and value.name not in arrays:
+                    count = plan.regions[value.name][1] // ITEM_BYTES[value.dtype]
+                    arrays[value.name] = torch.full((count,), float("nan"), dtype=getattr(torch, value.dtype))
+        for launch in plan.launches:
+            self._launch(op, launch, arrays)
+        return {name: arrays[name] for name in node.outputs}
+
+    def _launch(self, op: str, launch: Launch, arrays: dict[str, Any]) -> None:
+        from lethe.kernels.ssd.engine import compiled, function_of
+        from lethe.ptx import GlobalMemory, parse, run
+        from lethe.ptx.launch import address_of
+        from lethe.ptx.triton_launch import launch_of
+
+        kernel = compiled(launch, self.target)
+        memory, arguments = GlobalMemory(), {}
+        for name in function_of(launch.kernel).arg_names:
+            value = launch.values.get(name)
+            if value is not None and value.kind == "number":
+                arguments[name] = value.number
+            elif value is not None and value.kind != "none":
+                arguments[name] = arrays[value.name]
+        tensors = {name: v for name, v in arguments.items() if hasattr(v, "shape")}
+        for name, array in tensors.items():
+            memory.add(array, name, writable=True)
+        packed = launch_of(kernel, arguments, launch.grid)
+        report = run(
+            parse(kernel.asm["ptx"]), packed.kernel, packed.grid, packed.block,
+            packed.bind({name: address_of(array) for name, array in tensors.items()}), memory,
+            dynamic_shared=packed.shared, schedule=self.schedule, cluster=packed.cluster,
+        )  # fmt: skip
+        self.instructions[f"{op} {launch.kernel}"] = int(report.instructions)
+
+
+def executed(target: int, case: Case = SMALL, schedule: str | int = "early") -> Row:
+    """The small case by `lethe.ptx` for a target: errors against float64, or what stopped it."""
+    import torch
+
+    from lethe.evidence.ssd_gpu_checks import PEAK, RMS, drawn, errors, exact
+
+    start = time.monotonic()
+    operands, dy, dfinal = drawn(case, "cpu")
+    machine = Emulated(case, target, schedule)
+    row: Row = {"target": f"sm_{target}", "case": case.id, "schedule": str(schedule)}
+    try:
+        with torch.no_grad():
+            forward = machine.run("SSD", operands)
+            upstream = {"dy": dy, "dfinal_states": dfinal, "checkpoints": forward["checkpoints"]}
+            backward = machine.run("SSD_BWD", operands | upstream)
+    except Exception as error:  # a fault, or an instruction that the emulator does not know
+        row |= {"status": type(error).__name__, "message": str(error)[:500]}
+    else:
+        found = {k: v for k, v in (forward | backward).items() if k != "checkpoints"}
+        measured = errors(found, exact(case, operands, dy, dfinal))
+        right = all(e["rms"] < RMS and e["peak"] < PEAK for e in measured.values())
+        row |= {"status": "right" if right else "wrong", "errors": measured}
+    return {**row, "instructions": machine.instructions, "seconds": round(time.monotonic() - start, 1)}
+
+
+# --- the record ------------------------------------------------------------------------------------
+
+
+def record(measured: Path = provenance.ROOT / "data" / "measured") -> Path:
+    """Write ``cpu/ssd_emulated.json``: resources for every target, and the small case on those in
+    `EXECUTED`."""
+    needs = [row for target in TARGETS for row in resources(target)]
+    runs = [executed(target) for target in EXECUTED]
+    path = measured / "cpu" / f"{EXPERIMENT}.json"
+    provenance.record(
+        path,
+        experiment=EXPERIMENT,
+        samples={"resources": needs, "executed": runs},
+        parameters={"case": SMALL.id},
+        script="lethe/evidence/ssd_emulated.py",
+        sources=["lethe/kernels/ssd", "lethe/ptx"],
+        on=provenance.device("cpu"),
+        command="python -m lethe.evidence.ssd_emulated",
+        units={"stack_bytes": "B", "spill_bytes": "B", "shared_bytes": "B"},
+    )
+    return path
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{record()}\n")
