@@ -103,6 +103,8 @@ class Mamba2Mixer(nn.Module):
         rates = torch.empty(self.nheads, device=device).uniform_(low, high)
         self.A_log = nn.Parameter(rates.log().to(dtype))
         self.D = nn.Parameter(torch.ones(self.d_ssm if D_has_hdim else self.nheads, device=device))
+        for parameter in (self.dt_bias, self.A_log, self.D):
+            parameter._no_weight_decay = True  # type: ignore[attr-defined]  # as the official layer marks them
         self.norm = GatedRMSNorm(self.d_ssm, ngroups, norm_before_gate, **at) if rmsnorm else None
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **at)
 
