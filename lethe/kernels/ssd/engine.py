@@ -99,6 +99,11 @@ def _kernel(launch: Launch, target: int) -> Any:
     return _kernels[key]
 
 
+def forget() -> None:
+    """Drop the compiled kernels that are in memory; Triton's cache on disk stays."""
+    _kernels.clear()
+
+
 def _slots(launch: Launch) -> tuple[list[Any], list[tuple[int, Value]]]:
     """All arguments in order, with the places of addresses left to fill."""
     arguments: list[Any] = []
@@ -116,7 +121,11 @@ def _slots(launch: Launch) -> tuple[list[Any], list[tuple[int, Value]]]:
 
 def prepare_cuda(launch: Launch, target: int) -> Prepared:
     """Compile for ``sm_<target>``; the first run loads the kernel onto the current device."""
-    kernel = _kernel(launch, target)
+    return prepared(launch, _kernel(launch, target))
+
+
+def prepared(launch: Launch, kernel: Any) -> Prepared:
+    """A launch of a compiled kernel with all arguments in place but the addresses."""
     template, places = _slots(launch)
     indices = [index for index, _ in places]
     runners: list[Any] = []
