@@ -25,22 +25,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lethe import provenance
 from lethe.evidence import elsewhere
+from lethe.evidence import ssd_gpu_ahead as ahead
 
 KERNELS = "lethe/kernels/ssd"
 CHECKS, TUNE, SPEED = "checks.jsonl", "tune.jsonl", "speed.jsonl"
 TILES = "tiles.json"
 
-PARTS = {"checks": 0.25, "tune": 0.2, "speed": 0.4, "sanitizer": 0.08, "tests": 0.07}
+PARTS = {"checks": 0.22, "tune": 0.18, "speed": 0.48, "sanitizer": 0.06, "tests": 0.06}
 """Parts in their order, and the share of the time that each may take; what one leaves goes to the others."""
-
-COMPILERS = 14
-"""Processes that compile beside each other."""
 
 COMPILING = 90.0
 """Most seconds spent on compiling beforehand; a part compiles for itself what is missing."""
@@ -59,13 +57,13 @@ def run(out: Path, official: str | None, seconds: float, only: list[str]) -> Non
     elsewhere.note(out)
     target = _target()
     wanted = [part for part in PARTS if not only or part in only]
-    _note(out, "compile", lambda: compile_all(target, "checks", min(COMPILING, seconds / 6)))
-    behind = [_compiler(target, "rest", i, COMPILERS - 4) for i in range(COMPILERS - 4)]
-    behind += _warm(official)
+    _note(out, "compile", lambda: ahead.compile_all(target, "checks", min(COMPILING, seconds / 6)))
+    behind = [ahead.compiler(target, "rest", i, ahead.COMPILERS - 4) for i in range(ahead.COMPILERS - 4)]
+    behind += ahead.warming(official)
     left = sum(PARTS[part] for part in wanted)
     for part in wanted:
         if part == "tune":
-            _joined(behind, min(end, time.monotonic() + COMPILING))
+            ahead.joined(behind, min(end, time.monotonic() + COMPILING))
         limit = max(20.0, (end - time.monotonic()) * PARTS[part] / left)
         left -= PARTS[part]
         _note(out, part, lambda p=part, s=limit: _part(p, out, official, s))  # type: ignore[misc]
@@ -198,135 +196,76 @@ def once(name: str, device: str) -> int:
     return 0
 
 
-# --- compiling beforehand -----------------------------------------------------------------------------
-
-
-def launches(which: str, target: int) -> Iterator[Any]:
-    """Every launch of the ``checks``, or of the ``rest`` (search and speed), each kernel once."""
-    from lethe.kernels.ssd import tune as search
-    from lethe.kernels.ssd.bench import OURS
-    from lethe.kernels.ssd.cases import graphs, speed, stress
-    from lethe.kernels.ssd.engine import specialisation
-    from lethe.kernels.ssd.plan import layout
-
-    def laid_out() -> Iterator[Any]:
-        from dataclasses import replace
-
-        if which == "checks":
-            for case in stress():
-                for graph in graphs(case):
-                    yield from layout(graph.nodes[0], "", target).launches
-            return
-        for case in search.cases():
-            for graph in graphs(case):
-                for _, tiles in search.variants(case, graph.nodes[0].op):
-                    yield from layout(graph.nodes[0], "", target, tiles).launches
-        for case in speed():
-            for change in OURS.values():
-                for graph in graphs(replace(case, **change)):  # type: ignore[arg-type]
-                    yield from layout(graph.nodes[0], "", target).launches
-
-    seen = set()
-    for launch in laid_out():
-        key = specialisation(launch)
-        if key not in seen:
-            seen.add(key)
-            yield launch
-
-
-def compile_shard(which: str, target: int, shard: int, shards: int) -> int:
-    """Compile every `shards`-th launch into Triton's cache; a failure is printed and the next one goes on."""
-    from lethe.kernels.ssd import engine
-
-    failed = 0
-    for index, launch in enumerate(launches(which, target)):
-        if index % shards == shard:
-            try:
-                engine.compiled(launch, target)
-            except Exception as error:  # a cut that does not compile is a row of the search
-                failed += 1
-                print(launch.kernel, dict(launch.constants), str(error)[:200], flush=True)
-    return failed
-
-
-def _compiler(target: int, which: str, shard: int, shards: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "lethe.evidence.ssd_gpu", "compile", which, "--target", str(target)]
-    command += ["--shard", f"{shard}/{shards}"]
-    return subprocess.Popen(command, cwd=provenance.ROOT, stdout=subprocess.DEVNULL)
-
-
-def _joined(children: list[subprocess.Popen[bytes]], end: float) -> list[int | None]:
-    """Wait for children until `end`, then stop those that still run."""
-    for child in children:
-        try:
-            child.wait(max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-    return [child.poll() for child in children]
-
-
-def compile_all(target: int, which: str, seconds: float) -> Row:
-    """Compile by `COMPILERS` processes at once."""
-    children = [_compiler(target, which, i, COMPILERS) for i in range(COMPILERS)]
-    return {"which": which, "failures": _joined(children, time.monotonic() + seconds)}
-
-
-def _warm(official: str | None) -> list[subprocess.Popen[bytes]]:
-    """Processes that let the official operator tune itself, so that its kernels are compiled when it is
-    timed. One for each chunk size."""
-    if not official:
-        return []
-    from lethe.kernels.ssd.baseline import CHUNKS
-
-    command = [sys.executable, "-m", "lethe.evidence.ssd_gpu", "warm", "--official", official]
-    return [
-        subprocess.Popen([*command, "--chunk", str(c)], cwd=provenance.ROOT, stdout=subprocess.DEVNULL)
-        for c in CHUNKS
-    ]
-
-
-def warm(official: str, chunk: int) -> int:
-    """One forward and backward pass of the official operator on the first two shapes of the speed table."""
-    import torch
-
-    from lethe.kernels.mamba3 import official as sources
-    from lethe.kernels.ssd import baseline
-    from lethe.kernels.ssd.cases import operands, speed
-
-    with tempfile.TemporaryDirectory() as folder:
-        operator = baseline.load(sources.unpack(sources.locate(official), Path(folder)))
-        for case in list(speed())[:4]:
-            o = {k: t.requires_grad_() for k, t in operands(case, "cuda").items()}
-            y = baseline.run(operator, case, o, chunk)()
-            torch.autograd.grad(y, list(o.values()), torch.ones_like(y))
-    torch.cuda.synchronize()
-    return 0
-
-
 # --- without a GPU, and the record ---------------------------------------------------------------------
 
 
 def dry(target: int, compile_too: bool) -> int:
-    """The checks in the interpreter on small cases; the launches of the run counted, or compiled."""
+    """The whole run but its device: the checks, the search, the speeds and the record, in the interpreter on
+    small cases, in a folder that is thrown away; or, with `compile_too`, every kernel of the run compiled."""
     from lethe.verifier.executors import library
 
-    counted = {which: len(list(launches(which, target))) for which in ("checks", "rest")}
+    counted = {which: len(list(ahead.launches(which, target))) for which in ("checks", "rest")}
     print("kernels to compile:", counted, flush=True)
-    failed = 0
     if compile_too:
-        failed = sum(compile_shard(which, target, 0, 1) for which in counted)
+        failed = sum(ahead.compile_shard(which, target, 0, 1) for which in counted)
         print("do not compile:", failed, flush=True)
         return int(failed > 0)
     library.use_interpreter()
     for name in [name for name in sys.modules if name.startswith("lethe.kernels.ssd")]:
         del sys.modules[name]  # decorated as compiled functions while the launches were counted
     with tempfile.TemporaryDirectory() as folder:
-        return int(not checks(Path(folder) / CHECKS, 600.0, device="cpu"))
+        out = Path(folder)
+        elsewhere.note(out, "cpu")
+        good = checks(out / CHECKS, 600.0, device="cpu")
+        rehearse(out)
+        for part in PARTS:
+            provenance.write_atomically(out / f"{part}.json", "{}")
+        written = record(out, out / "measured", out / "table.json")
+        print("recorded:", [path.name for path in written], flush=True)
+    return int(not good or len(written) != 3)
 
 
-def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured") -> list[Path]:
+def rehearse(out: Path) -> None:
+    """A sample of the search and a row of the speeds, against a stand-in for the official operator."""
+    from dataclasses import replace
+
+    from lethe.kernels.ssd import bench
+    from lethe.kernels.ssd import tune as search
+    from lethe.kernels.ssd.tiles import Tiles
+
+    small = {"batch": 1, "length": 40, "heads": 1, "dtype": "float16"}
+    found = []
+    for case in search.cases()[:2]:
+        for op, kernel in (("SSD", "scan"), ("SSD", "output"), ("SSD_BWD", "scan"), ("SSD_BWD", "gradient")):
+            row = search.timed(replace(case, **small), op, kernel, Tiles(), ("cpu", None), 2)  # type: ignore[arg-type]
+            found.append(row)
+    _lines(out / TUNE, found)
+    table = {"rows": search.chosen(found, "a rehearsal")}
+    assert len(table["rows"]) == 5, "the search chose nothing"
+    provenance.write_atomically(out / TILES, json.dumps(table))
+
+    def stand_in(x: Any, *others: Any, **options: Any) -> Any:
+        tensors = [t for t in (*others, *options.values()) if hasattr(t, "float")]
+        return x * sum(t.float().mean() for t in tensors)
+
+    cases = [replace(case, **small) for case in list(bench.speed())[:2]]  # type: ignore[arg-type]
+    rows = list(bench.rows(stand_in, 2, 600.0, ("cpu", None), cases))
+    problems = [row.get("error") or row.get("problems") for row in rows]
+    assert not any(problems), problems
+    _lines(out / SPEED, rows)
+
+
+def _lines(file: Path, rows: list[Row]) -> None:
+    provenance.write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def record(
+    folder: Path,
+    measured: Path = provenance.ROOT / "data" / "measured",
+    table: Path = provenance.ROOT / KERNELS / TILES,
+) -> list[Path]:
     """Write what `run` left: ``ssd_checks``, ``ssd_tune`` and ``ssd_speed`` of that device, and the table of
-    tiles to the package."""
+    tiles to the package. A search that timed nothing leaves the table as it is."""
     slug, written = elsewhere.device(folder).slug, []
 
     def lines(name: str) -> list[Row]:
@@ -349,9 +288,9 @@ def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured")
     if found := lines(CHECKS):
         others = {name: part(name) for name in ("sanitizer", "tests")}
         keep("ssd_checks", found, "lethe/evidence/ssd_gpu_checks.py", others)
-    if (folder / TILES).is_file():
-        table = (folder / TILES).read_text()
-        provenance.write_atomically(provenance.ROOT / KERNELS / TILES, table)
+    chosen = (folder / TILES).read_text() if (folder / TILES).is_file() else ""
+    if chosen and len(json.loads(chosen)["rows"]) > 1:
+        provenance.write_atomically(table, chosen)
     if found := lines(TUNE):
         keep("ssd_tune", found, "lethe/kernels/ssd/tune.py", {})
     if found := lines(SPEED):
@@ -371,12 +310,12 @@ def main(argv: list[str] | None = None) -> int:
     for command in (go, inside):
         command.add_argument("--out", type=Path, required=True)
         command.add_argument("--official", help="mamba-ssm's source archive, an unpacked copy, or a checkout")
-    ahead = commands.add_parser("compile")
-    ahead.add_argument("which", choices=["checks", "rest"])
-    ahead.add_argument("--shard", default="0/1")
+    compiling = commands.add_parser("compile")
+    compiling.add_argument("which", choices=["checks", "rest"])
+    compiling.add_argument("--shard", default="0/1")
     without = commands.add_parser("dry")
     without.add_argument("--compile", action="store_true")
-    for command in (ahead, without):
+    for command in (compiling, without):
         command.add_argument("--target", type=int, default=90)
     heat = commands.add_parser("warm")
     heat.add_argument("--official", required=True)
@@ -388,7 +327,7 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     if given.command == "compile":
         shard, shards = map(int, given.shard.split("/"))
-        return compile_shard(given.which, given.target, shard, shards)
+        return ahead.compile_shard(given.which, given.target, shard, shards)
     if given.command == "dry":
         return dry(given.target, given.compile)
     if given.command == "record":
@@ -401,7 +340,7 @@ def main(argv: list[str] | None = None) -> int:
         print("ssd_gpu: no CUDA device is visible to torch; try dry", file=sys.stderr)
         return 2
     if given.command == "warm":
-        return warm(given.official, given.chunk)
+        return ahead.warm(given.official, given.chunk)
     if given.command == "once":
         return once(given.case, "cuda")
     if given.command == "serve":

@@ -43,6 +43,9 @@ OURS = {
 SUBMISSIONS = 50
 FOREIGN = "official"
 
+Place = tuple[str, int | None]
+"""A device and its target: ``("cuda", 90)``, or ``("cpu", None)`` for a rehearsal in the interpreter."""
+
 Row = dict[str, Any]
 Runs = dict[str, Callable[[], Tensor]]
 
@@ -75,40 +78,45 @@ def quiet(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return step
 
 
-def submission(step: Callable[[], Any]) -> float:
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def submission(step: Callable[[], Any], device: str) -> float:
     """Host microseconds of one call, median over `SUBMISSIONS`; the device is idle before each."""
     spent = []
-    for _ in range(SUBMISSIONS):
-        torch.cuda.synchronize()
+    for _ in range(SUBMISSIONS if device == "cuda" else 1):
+        _wait(device)
         start = time.perf_counter()
         step()
         spent.append((time.perf_counter() - start) * 1e6)
-    torch.cuda.synchronize()
+    _wait(device)
     return round(statistics.median(spent), 2)
 
 
-def host(case: Case, run: Callable[[], Tensor], leaves: list[Tensor], dy: Tensor, target: int) -> Row:
+def host(case: Case, run: Callable[[], Tensor], leaves: list[Tensor], dy: Tensor, place: Place) -> Row:
     """Submission times: a prepared plan alone, the public operator forward, and with autograd."""
-    forward, backward = (bind(case, op, "cuda", target) for op in ("SSD", "SSD_BWD"))
+    forward, backward = (bind(case, op, *place) for op in ("SSD", "SSD_BWD"))
     for bound in (forward, backward):
         bound.execute()
     return {
-        "prepared_forward_us": submission(forward.execute),
-        "prepared_backward_us": submission(backward.execute),
-        "public_forward_us": submission(quiet(run)),
-        "public_both_us": submission(both(run, leaves, dy)),
+        "prepared_forward_us": submission(forward.execute, place[0]),
+        "prepared_backward_us": submission(backward.execute, place[0]),
+        "public_forward_us": submission(quiet(run), place[0]),
+        "public_both_us": submission(both(run, leaves, dy), place[0]),
     }
 
 
-def launches(case: Case, target: int, repeats: int) -> list[Row]:
+def launches(case: Case, place: Place, repeats: int) -> list[Row]:
     """Every launch of both plans timed alone, beside the traffic that it must cause."""
     found = []
     for op in ("SSD", "SSD_BWD"):
-        bound = bind(case, op, "cuda", target)
+        bound = bind(case, op, *place)
         bound.execute()
         for index, one in enumerate(bound.plan.prepared):
             name = one.launch.kernel
-            samples = timing.measured({name: lambda b=bound, i=index: b.launch(i)}, repeats)[name]  # type: ignore[misc]
+            samples = alone(lambda b=bound, i=index: b.launch(i), repeats, place[0])  # type: ignore[misc]
             expected = traffic(bound.plan.node, bound.plan.layout)[name]
             found.append({
                 "op": op, "kernel": name, "grid": list(one.launch.grid), "warps": one.launch.warps,
@@ -131,26 +139,73 @@ def official_kernels(step: Callable[[], Any]) -> list[Row]:
     ]
 
 
-def row(case: Case, operator: Any, repeats: int, target: int, detailed: bool) -> Row:
+def captured(step: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    """A graph of `step`, warmed up on the stream that it is then captured on, as the official operator
+    needs it."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(timing.WARM_UPS):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        step()
+    return graph
+
+
+def clocked(step: Callable[[], Any], repeats: int) -> list[float]:
+    """Microseconds on a CPU by its clock: a rehearsal of the code, no measurement."""
+    spent = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        step()
+        spent.append(round((time.perf_counter() - start) * 1e6, 3))
+    return spent
+
+
+def alone(step: Callable[[], Any], repeats: int, device: str) -> list[float]:
+    """Samples in microseconds of one step."""
+    return timing.measured({"": step}, repeats)[""] if device == "cuda" else clocked(step, repeats)
+
+
+def sampled(
+    steps: dict[str, Callable[[], Any]], repeats: int, problems: list[str], device: str
+) -> dict[str, list[float]]:
+    """Samples in microseconds of every step that can be captured; they alternate. Ours are captured first,
+    because a capture that fails may leave the process unfit for another."""
+    if device != "cuda":
+        return {name: clocked(step, repeats) for name, step in steps.items()}
+    graphs = {}
+    for name, step in steps.items():
+        try:
+            graphs[name] = captured(step)
+        except Exception as error:  # another project's operator; the row says which and why
+            problems.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+            torch.cuda.synchronize()
+    turns = {
+        name: max(1, int(timing.SAMPLE_US / max(timing.sample(g, 2), 1.0))) for name, g in graphs.items()
+    }
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(repeats):
+        for name, graph in graphs.items():
+            samples[name].append(round(timing.sample(graph, turns[name]), 3))
+    return samples
+
+
+def row(case: Case, operator: Any, repeats: int, place: Place, detailed: bool) -> Row:
     """Time one shape."""
     problems: list[str] = []
-    o = {k: t.requires_grad_() for k, t in operands(case, "cuda").items()}
+    o = {k: t.requires_grad_() for k, t in operands(case, place[0]).items()}
     leaves = list(o.values())
     dy = torch.randn_like(o["x"])
     runs: Runs = {name: ours(replace(case, **change), o) for name, change in OURS.items()}  # type: ignore[arg-type]
     if operator is not None:
-        for chunk in baseline.CHUNKS:
-            name = f"{FOREIGN}, chunk {chunk}"
-            run = baseline.run(operator, case, o, chunk)
-            try:
-                both(run, leaves, dy)()
-                runs[name] = run
-            except Exception as error:  # another project's kernels may fail in any way; the row says how
-                problems.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
-    forward = timing.measured({k: quiet(run) for k, run in runs.items()}, repeats)
-    whole = timing.measured({k: both(run, leaves, dy) for k, run in runs.items()}, repeats)
+        runs |= {f"{FOREIGN}, chunk {c}": baseline.run(operator, case, o, c) for c in baseline.CHUNKS}
+    forward = sampled({k: quiet(run) for k, run in runs.items()}, repeats, problems, place[0])
+    whole = sampled({k: both(run, leaves, dy) for k, run in runs.items()}, repeats, problems, place[0])
     times = {}
-    for name in runs:
+    for name in [name for name in runs if name in forward and name in whole]:
         f, w = timing.summary(forward[name]), timing.summary(whole[name])
         times[name] = {
             "forward_us": f, "both_us": w, "backward_us": w["median"] - f["median"],
@@ -162,11 +217,17 @@ def row(case: Case, operator: Any, repeats: int, target: int, detailed: bool) ->
         "times": times, "ratios": ratios(times),
     }  # fmt: skip
     if detailed:
-        found["launches"] = launches(case, target, repeats)
-        found["host"] = host(case, runs["ours"], leaves, dy, target)
-        fastest = best(times)
-        if fastest:
-            found["official_kernels"] = official_kernels(both(runs[fastest], leaves, dy))
+        parts: dict[str, Callable[[], Any]] = {
+            "launches": lambda: launches(case, place, repeats),
+            "host": lambda: host(case, runs["ours"], leaves, dy, place),
+        }
+        if (fastest := best(times)) and place[0] == "cuda":
+            parts["official_kernels"] = lambda: official_kernels(both(runs[fastest], leaves, dy))
+        for name, part in parts.items():
+            try:
+                found[name] = part()
+            except Exception as error:  # the times stand without it
+                problems.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
     return {**found, "problems": problems}
 
 
@@ -193,18 +254,19 @@ def ratios(times: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def rows(operator: Any, repeats: int, seconds: float, target: int, first: int | None) -> Iterator[Row]:
+def rows(operator: Any, repeats: int, seconds: float, place: Place, cases: list[Case]) -> Iterator[Row]:
     """A row for each shape until the time is spent; one that fails is a row with its error."""
     end = time.monotonic() + seconds
-    for index, case in enumerate(list(speed())[:first]):
+    for index, case in enumerate(cases):
         if time.monotonic() > end:
             yield {"id": case.id, "skipped": "the time was spent"}
             continue
         try:
-            yield row(case, operator, repeats, target, detailed=index < 2)
+            yield row(case, operator, repeats, place, detailed=index < 2)
         except Exception as error:  # the other shapes go on
             yield {"id": case.id, "error": f"{type(error).__name__}: {str(error)[:300]}"}
-        torch.cuda.empty_cache()
+        if place[0] == "cuda":
+            torch.cuda.empty_cache()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -225,7 +287,8 @@ def main(argv: list[str] | None = None) -> int:
             root = official.unpack(official.locate(given.official), Path(folder))
             operator = baseline.load(root)
         with given.out.open("a", encoding="utf-8") as file:
-            for found in rows(operator, given.repeats, given.seconds, 10 * major + minor, given.first):
+            place = ("cuda", 10 * major + minor)
+            for found in rows(operator, given.repeats, given.seconds, place, list(speed())[: given.first]):
                 file.write(json.dumps(found) + "\n")
                 file.flush()
                 print(found["id"], found.get("ratios", found), flush=True)

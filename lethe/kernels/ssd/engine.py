@@ -121,22 +121,34 @@ def _slots(launch: Launch) -> tuple[list[Any], list[tuple[int, Value]]]:
 
 def prepare_cuda(launch: Launch, target: int) -> Prepared:
     """Compile for ``sm_<target>``; the first run loads the kernel onto the current device."""
-    return prepared(launch, _kernel(launch, target))
+    return prepared(launch, _kernel(launch, target), target)
 
 
-def prepared(launch: Launch, kernel: Any) -> Prepared:
-    """A launch of a compiled kernel with all arguments in place but the addresses."""
+def _current_device() -> int:
+    from triton.runtime import driver
+
+    return int(driver.active.get_current_device())
+
+
+def prepared(
+    launch: Launch, kernel: Any, target: int, device: Callable[[], int] = _current_device
+) -> Prepared:
+    """A launch of a compiled kernel with all arguments in place but the addresses.
+
+    A compiled kernel is loaded on one device; on a second one the same is taken from Triton's cache again.
+    """
     template, places = _slots(launch)
     indices = [index for index, _ in places]
-    runners: list[Any] = []
+    runners: dict[int, Any] = {}
 
     def run(addresses: Sequence[int], stream: int) -> None:
-        if not runners:
-            runners.append(kernel[launch.grid])
+        here = device()
+        if here not in runners:
+            runners[here] = (compiled(launch, target) if runners else kernel)[launch.grid]
         arguments = template.copy()
         for index, address in zip(indices, addresses, strict=True):
             arguments[index] = address
-        runners[0](*arguments, stream=stream)
+        runners[here](*arguments, stream=stream)
 
     return Prepared(launch, tuple(value for _, value in places), run, kernel)
 

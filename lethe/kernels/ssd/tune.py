@@ -66,12 +66,12 @@ def variants(case: Case, op: str) -> Iterator[tuple[str, Tiles]]:
                 yield "gradient", replace(base, **cut)
 
 
-def timed(case: Case, op: str, kernel: str, tiles: Tiles, target: int, repeats: int) -> Row:
+def timed(case: Case, op: str, kernel: str, tiles: Tiles, place: tuple[str, int | None], repeats: int) -> Row:
     """Samples of one launch (for the gradient: with the launch that adds its parts up)."""
-    from lethe.kernels import timing
+    from lethe.kernels.ssd.bench import alone
     from lethe.kernels.ssd.bound import bind
 
-    bound = bind(case, op, "cuda", target, tiles)
+    bound = bind(case, op, *place, tiles)
     bound.execute()
     names = [one.launch.kernel for one in bound.plan.prepared]
     wanted = [names.index(kernel)] + ([names.index("finish")] if kernel == "gradient" else [])
@@ -80,7 +80,7 @@ def timed(case: Case, op: str, kernel: str, tiles: Tiles, target: int, repeats: 
         for index in wanted:
             bound.launch(index)
 
-    samples = timing.measured({kernel: step}, repeats)[kernel]
+    samples = alone(step, repeats, place[0])
     return {
         "case": case.id, "op": op, "kernel": kernel, "tiles": tiles.record(),
         "samples_us": samples, "median_us": statistics.median(samples),
@@ -100,7 +100,7 @@ def search(target: int, seconds: float, repeats: int = 5) -> Iterator[Row]:
                     yield {**about, "skipped": "the time was spent"}
                     continue
                 try:
-                    yield timed(case, op, kernel, tiles, target, repeats)
+                    yield timed(case, op, kernel, tiles, ("cuda", target), repeats)
                 except Exception as error:  # a cut that does not fit the device; the row says why
                     yield {**about, "error": f"{type(error).__name__}: {str(error)[:200]}"}
                     torch.cuda.synchronize()

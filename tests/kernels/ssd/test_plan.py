@@ -196,7 +196,7 @@ def _recorded(one, seen):
         def __getitem__(self, grid):
             return lambda *a, stream: seen.append((one.launch.kernel, grid, list(a), stream))
 
-    return engine.prepared(one.launch, Kernel())
+    return engine.prepared(one.launch, Kernel(), 90, device=lambda: 0)
 
 
 @pytest.mark.compiles
