@@ -229,16 +229,22 @@ def ssd(
     is ``dt <- clamp(softplus(dt + dt_bias), *dt_limit)``, softplus only with `dt_softplus`.
 
     Args:
-        x: [B, L, H, P], P = 64, bfloat16 or float16. dt: [B, L, H], as x or float32.
-        A: [H], rates, any sign (negative decays). B, C: [B, L, G, N], N = 64 or 128, as x; G divides H.
+        x: [B, L, H, P], P = 64, bfloat16 or float16.
+        dt: raw steps, [B, L, H], as x or float32.
+        A: rates, [H], any sign; a negative one decays. float32, as D, dt_bias and states (cast if not).
+        B, C: [B, L, G, N], as x; N = 64 or 128, and G divides H.
         chunk_size: tokens between two checkpoints, 32, 64, 128 or 256.
-        D: [H] or [H, P]. z: gate, [B, L, H, P] as x. dt_bias: [H].
-        dt_limit: clamp of the step, always applied: the default turns negative steps into 0.
-        initial_states: [sequences, H, P, N]. A, D, dt_bias and states are computed with in float32.
+        D: skip, [H] or [H, P].
+        z: gate, [B, L, H, P], as x.
+        dt_bias: added to the raw steps, [H].
+        dt_softplus: whether a step is the softplus of its raw value.
+        dt_limit: clamp of the steps, always applied: the default turns negative ones into 0.
+        initial_states: [sequences, H, P, N]; zero without it. Sequences are the batch, or those packed.
         cu_seqlens: [sequences + 1] int32, first tokens of sequences packed in B = 1, then L; some may be
             empty. Its values are read on the device and not checked.
-        checkpoint_dtype, reuse_checkpoints: how the states that enter the chunks are kept for the backward
-            pass, ``float32`` or ``bfloat16``; without reuse nothing is kept and it computes them again.
+        return_final_states: whether to return the last states too.
+        checkpoint_dtype: of the states that the backward pass reuses, ``float32`` or ``bfloat16``.
+        reuse_checkpoints: whether to keep these states; without them it computes all states again.
 
     Returns: y [B, L, H, P] as x; with `return_final_states` also the last states [sequences, H, P, N]
     float32. The gradient of every floating tensor argument is defined, once.
