@@ -1,4 +1,4 @@
-"""The engine's public interface, read from the code: names, how they are called, what their docstrings say."""
+"""The engine's public interface, read from the code: names, calls, and what their docstrings say."""
 
 from __future__ import annotations
 

@@ -49,11 +49,18 @@ def resources(target: int, cases: list[Case] | None = None) -> Iterator[Row]:
                 if key in seen:
                     continue
                 seen.add(key)
-                kernel = compiled(launch, target)
+                about = {
+                    "case": case.id, "op": plan.op, "kernel": launch.kernel, "target": f"sm_{target}",
+                    "num_warps": launch.warps,
+                }  # fmt: skip
+                try:
+                    kernel = compiled(launch, target)
+                except RuntimeError as error:  # a compiler that gives up on a target is a finding
+                    yield {**about, "error": str(error)[:200]}
+                    continue
                 registers, stack, spill = assembled(kernel.asm["ptx"], target)
                 yield {
-                    "case": case.id, "op": plan.op, "kernel": launch.kernel, "target": f"sm_{target}",
-                    "num_warps": launch.warps, "registers": registers, "stack_bytes": stack,
+                    **about, "registers": registers, "stack_bytes": stack,
                     "spill_bytes": spill, "shared_bytes": kernel.metadata.shared,
                     "tmem_columns": getattr(kernel.metadata, "tmem_size", 0) or 0,
                     "products": products(kernel.asm["ptx"]), "read_early": read_early(kernel.asm["ptx"]),

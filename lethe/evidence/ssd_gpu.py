@@ -1,17 +1,18 @@
 """Everything about the state-space engine that needs a GPU, in one call that writes as it goes.
 
-    python -m lethe.evidence.ssd_gpu run --out DIR [--official PATH] [--seconds 540] [--only PART ...]
+    python -m lethe.evidence.ssd_gpu run --out DIR [--official PATH] [--seconds 560] [--only PART ...]
     python -m lethe.evidence.ssd_gpu dry [--target 90] [--compile]
     python -m lethe.evidence.ssd_gpu record DIR
 
 `run` goes through the parts in `PARTS`, each in a process of its own with a share of the time: ``checks``
 (accuracy against float64, equal bits, no allocation, rebinding, streams, replay, training), ``tune`` (the
-search for tiles, whose table the parts after it use), ``speed`` (against mamba-ssm's Triton, whose sources
-``--official`` names), ``sanitizer``, ``tests`` (the GPU tests, by pytest). Kernels are compiled beforehand by
-several processes at once. What exists is in DIR at any time: a file for each part, rows as they are found. A
-part that fails is recorded with its error and does not stop the others. `dry` goes through the same code on
-a CPU, in the interpreter, on small cases; with ``--compile`` it compiles every kernel of the run for the
-target. `record` writes what `run` left to ``data/measured`` and the table of tiles to the package.
+search for tiles, whose table all parts after it use), ``speed`` (against mamba-ssm's Triton, whose sources
+``--official`` names), ``again`` (the checks with the tiles found), ``sanitizer``, ``tests`` (by pytest).
+Kernels are compiled beforehand by several processes at once. What exists is in DIR at any time: a file for
+each part, rows as they are found. A part that fails is recorded with its error and does not stop the others.
+`dry` goes through the same code on a CPU, in the interpreter, on small cases; with ``--compile`` it compiles
+every kernel of the run for the target. `record` writes what `run` left to ``data/measured`` and the table of
+tiles to the package.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from typing import Any
 from lethe import provenance
 from lethe.evidence import elsewhere
 from lethe.evidence import ssd_gpu_ahead as ahead
+from lethe.kernels.ssd import tiles
 
 KERNELS = "lethe/kernels/ssd"
-CHECKS, TUNE, SPEED = "checks.jsonl", "tune.jsonl", "speed.jsonl"
+CHECKS, AGAIN, TUNE, SPEED = "checks.jsonl", "again.jsonl", "tune.jsonl", "speed.jsonl"
 TILES = "tiles.json"
 
-PARTS = {"checks": 0.22, "tune": 0.18, "speed": 0.48, "sanitizer": 0.06, "tests": 0.06}
+PARTS = {"checks": 0.18, "tune": 0.14, "speed": 0.44, "again": 0.12, "sanitizer": 0.06, "tests": 0.06}
 """Parts in their order, and the share of the time that each may take; what one leaves goes to the others."""
 
 COMPILING = 90.0
@@ -67,6 +69,11 @@ def run(out: Path, official: str | None, seconds: float, only: list[str]) -> Non
         limit = max(20.0, (end - time.monotonic()) * PARTS[part] / left)
         left -= PARTS[part]
         _note(out, part, lambda p=part, s=limit: _part(p, out, official, s))  # type: ignore[misc]
+        if part == "tune" and (out / TILES).is_file():
+            os.environ[tiles.VARIABLE] = str(out / TILES)
+            _note(
+                out, "compile_again", lambda: ahead.compile_all(target, "checks", min(COMPILING, seconds / 9))
+            )
     for child in behind:
         child.kill()
 
@@ -99,18 +106,14 @@ def _part(part: str, out: Path, official: str | None, seconds: float) -> Row:
         return _finished([*command, "tests/kernels/ssd"], seconds)
     command = [sys.executable, "-m", "lethe.evidence.ssd_gpu", "serve", part, "--out", str(out)]
     command += ["--seconds", str(seconds - 8)] + (["--official", official] if official else [])
-    return _finished(command, seconds, tiles=out / TILES if part != "tune" else None)
+    return _finished(command, seconds)
 
 
-def _finished(command: list[str], seconds: float, tiles: Path | None = None, keep: int = 3000) -> Row:
-    environment = dict(os.environ)
-    if tiles is not None and tiles.is_file():
-        environment["LETHE_SSD_TILES"] = str(tiles)
+def _finished(command: list[str], seconds: float, keep: int = 3000) -> Row:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, cwd=provenance.ROOT,
-            env=environment, check=False,
-        )  # fmt: skip
+            command, capture_output=True, text=True, timeout=seconds, cwd=provenance.ROOT, check=False
+        )
     except subprocess.TimeoutExpired as late:
         text = late.stdout if isinstance(late.stdout, str) else (late.stdout or b"").decode(errors="replace")
         return {"status": None, "why": f"not finished after {seconds:.0f} s", "output": text[-keep:]}
@@ -119,8 +122,8 @@ def _finished(command: list[str], seconds: float, tiles: Path | None = None, kee
 
 def serve(part: str, out: Path, official: str | None, seconds: float) -> int:
     """The inside of a part's process."""
-    if part == "checks":
-        return int(not checks(out / CHECKS, seconds))
+    if part in ("checks", "again"):
+        return int(not checks(out / (CHECKS if part == "checks" else AGAIN), seconds))
     if part == "tune":
         return tune(out, seconds)
     from lethe.kernels.ssd import bench
@@ -264,8 +267,9 @@ def record(
     measured: Path = provenance.ROOT / "data" / "measured",
     table: Path = provenance.ROOT / KERNELS / TILES,
 ) -> list[Path]:
-    """Write what `run` left: ``ssd_checks``, ``ssd_tune`` and ``ssd_speed`` of that device, and the table of
-    tiles to the package. A search that timed nothing leaves the table as it is."""
+    """Write what `run` left: ``ssd_checks`` (with the tiles found, where these were finished), ``ssd_tune``
+    and ``ssd_speed`` of that device, and the table of tiles to the package. A search that timed nothing
+    leaves the table as it is."""
     slug, written = elsewhere.device(folder).slug, []
 
     def lines(name: str) -> list[Row]:
@@ -285,12 +289,14 @@ def record(
             )
         )  # fmt: skip
 
-    if found := lines(CHECKS):
-        others = {name: part(name) for name in ("sanitizer", "tests")}
-        keep("ssd_checks", found, "lethe/evidence/ssd_gpu_checks.py", others)
     chosen = (folder / TILES).read_text() if (folder / TILES).is_file() else ""
     if chosen and len(json.loads(chosen)["rows"]) > 1:
         provenance.write_atomically(table, chosen)
+    again, first = lines(AGAIN), lines(CHECKS)
+    finished = bool(again) and not any("skipped" in row and row["kind"] == "accuracy" for row in again)
+    if found := again if finished else first:
+        others = {name: part(name) for name in ("sanitizer", "tests")} | {"tiles_found": finished}
+        keep("ssd_checks", found, "lethe/evidence/ssd_gpu_checks.py", others)
     if found := lines(TUNE):
         keep("ssd_tune", found, "lethe/kernels/ssd/tune.py", {})
     if found := lines(SPEED):
@@ -302,10 +308,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lethe.evidence.ssd_gpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     go = commands.add_parser("run")
-    go.add_argument("--seconds", type=float, default=540.0)
+    go.add_argument("--seconds", type=float, default=560.0)
     go.add_argument("--only", action="append", choices=list(PARTS), default=[])
     inside = commands.add_parser("serve")
-    inside.add_argument("part", choices=["checks", "tune", "speed"])
+    inside.add_argument("part", choices=["checks", "tune", "speed", "again"])
     inside.add_argument("--seconds", type=float, required=True)
     for command in (go, inside):
         command.add_argument("--out", type=Path, required=True)

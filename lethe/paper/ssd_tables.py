@@ -209,7 +209,13 @@ def resources(record: Measurement | None) -> pd.DataFrame:
     if record is None:
         return filled(columns, [])
     found = []
-    df = pd.DataFrame(record.samples["resources"])
+    rows = record.samples["resources"]
+    for r in rows:
+        if "error" in r:
+            found.append(
+                [r["kernel"], r["target"], 0, "", "", "", "", f"does not compile: {r['error'][:60]}", ""]
+            )
+    df = pd.DataFrame([r for r in rows if "error" not in r])
     for (kernel, target), part in df.groupby(["kernel", "target"], sort=False):
         kinds: Counter[str] = Counter()
         for products in part["products"]:

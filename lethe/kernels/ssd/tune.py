@@ -34,7 +34,7 @@ OUTPUTS = [
 GRADIENTS = [
     {"gradient_heads": heads, "gradient_warps": 4, "gradient_stages": stages}
     for heads, stages in ((8, 2), (4, 2), (16, 2), (32, 2), (8, 1), (16, 1), (8, 3))
-]
+] + [{"gradient_heads": 8, "gradient_warps": 8, "gradient_stages": 1}]
 BIG_OUTPUTS = [
     {"output_heads": heads, "output_warps": 8, "output_stages": 2} for heads in (4, 2, 8)
 ]  # with 128 tokens a program needs eight warps
