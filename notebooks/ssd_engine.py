@@ -107,6 +107,14 @@ glue.table(
     caption="A small case, forward and backward, every launch executed from Triton's PTX on a CPU, against float64.",
 )
 
+# %%
+glue.number("hopper", ssd_tables.outcome(records["emulated"], "sm_90"))
+glue.number("blackwell", ssd_tables.outcome(records["emulated"], "sm_100"))
+glue.number(
+    "blackwell_unchecked",
+    ssd_tables.outcome(records["emulated"], "sm_100", checks=False),
+)
+
 # %% [markdown]
 # ## Accuracy and promises on a GPU
 

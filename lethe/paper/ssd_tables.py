@@ -240,3 +240,9 @@ def executed(record: Measurement | None) -> pd.DataFrame:
             rms, said,
         ])  # fmt: skip
     return filled(columns, found)
+
+
+def outcome(record: Measurement | None, target: str, *, checks: bool = True) -> str:
+    """How the small case ended on a target: ``right``, ``wrong``, a fault's kind, or that it was not run."""
+    rows = [] if record is None else record.samples["executed"]
+    return next((r["status"] for r in rows if (r["target"], r["checks"]) == (target, checks)), MISSING)

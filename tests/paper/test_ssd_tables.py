@@ -105,3 +105,5 @@ def test_other_targets():
         "",
         "first line",
     ]
+    assert tables.outcome(record, "sm_100") == "missing-wait"
+    assert tables.outcome(record, "sm_100", checks=False) == tables.outcome(None, "sm_90") == MISSING
