@@ -177,7 +177,7 @@ def speed() -> Iterator[Case]:
     """Training shapes: the shape of the target first, then more groups, longer sequences, wider states."""
     base = Case("", length=2048, heads=64, groups=1, initial=False, final=False, checkpoint="bfloat16")
     for length, n, groups in (
-        (2048, 64, 1), (2048, 64, 8), (8192, 64, 1), (2048, 128, 1), (32768, 64, 1), (2048, 128, 8),
+        (2048, 64, 1), (2048, 64, 8), (8192, 64, 1), (32768, 64, 1), (2048, 128, 1), (2048, 128, 8),
     ):  # fmt: skip
         for gated in (False, True):
             name = f"L{length}-N{n}-G{groups}-{'gated' if gated else 'plain'}"
