@@ -107,11 +107,6 @@ def plan_for(node: Node, target: int | None, tiles: Tiles | None = None) -> Plan
     return _plans[key]
 
 
-def known(node_key: tuple[Any, ...], target: int | None) -> Plan | None:
-    """The plan for a node's key when this process has it."""
-    return _plans.get((node_key, target, None))
-
-
 def forget() -> None:
     """Drop the plans that are in memory; those on disk stay."""
     _plans.clear()

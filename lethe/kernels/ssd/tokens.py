@@ -74,13 +74,6 @@ def silu(v):
 
 
 @triton.jit
-def silu_slope(v):
-    """d silu / d v."""
-    s = sigmoid(v)
-    return s * (1.0 + v * (1.0 - s))
-
-
-@triton.jit
 def step_size(raw, bias, low, high, SOFTPLUS: tl.constexpr):
     """The step of a raw one: bias, softplus, clamp. A NaN stays one (minimum and maximum would drop it)."""
     step = raw + bias
