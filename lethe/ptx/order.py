@@ -135,9 +135,7 @@ class Order:
 
     # -- generic proxy
     def wrote(self, warps: Array, off: Array, nbytes: int) -> None:
-        """Generic writes by ``warps`` (same shape as ``off``); none where every lane is masked."""
-        if not off.size:
-            return
+        """Generic writes by ``warps`` (same shape as ``off``)."""
         stamp = (warps.astype(np.uint32) + np.uint32(1)) << np.uint32(_EPOCH_BITS)
         stamp = stamp | self.clock[warps, warps].astype(np.uint32)
         word = off >> 2

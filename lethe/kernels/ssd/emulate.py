@@ -10,6 +10,11 @@ from lethe.kernels.ssd.plan import Launch
 from lethe.kernels.ssd.tiles import Tiles
 
 
+TILES = Tiles(output_heads=2, output_stages=1, gradient_heads=2, gradient_stages=1)
+"""Two heads a program, so that a block has more than one. One stage: the emulator takes no copy that every
+lane of a warp masks, as the pipelined load of a short vector is for some warps."""
+
+
 class Emulated:
     """Plans of one case run by `lethe.ptx`, launch by launch, on the case's tensors."""
 
@@ -25,7 +30,7 @@ class Emulated:
         from lethe.kernels.ssd.plan import layout
 
         node = node_of(self.case, op)
-        plan = layout(node, "", self.target, Tiles(output_heads=2, gradient_heads=2))
+        plan = layout(node, "", self.target, TILES)
         arrays = {name: given[name].detach().clone() for name in node.inputs}
         for name, spec in node.outputs.items():
             arrays[name] = torch.full(spec.dims, float("nan"), dtype=getattr(torch, spec.dtype))
