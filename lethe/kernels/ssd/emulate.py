@@ -9,7 +9,6 @@ from lethe.kernels.ssd.graph import ITEM_BYTES
 from lethe.kernels.ssd.plan import Launch
 from lethe.kernels.ssd.tiles import Tiles
 
-
 TILES = Tiles(output_heads=2, output_stages=1, gradient_heads=2, gradient_stages=1)
 """Two heads a program, so that a block has more than one. One stage: the emulator takes no copy that every
 lane of a warp masks, as the pipelined load of a short vector is for some warps."""
