@@ -186,3 +186,14 @@ def test_small_cases_are_accurate_here():
     pytest.importorskip("lethe.references.ssd")
     (row,) = ssd_gpu_checks.here(1)
     assert row["ok"], row
+
+
+@pytest.mark.slow
+@pytest.mark.compiles
+def test_the_kernels_for_hopper_are_right_instruction_by_instruction():
+    """Triton's PTX for sm_90, forward and backward, in the emulator with its checks on, loads ending late."""
+    pytest.importorskip("lethe.references.ssd")
+    from lethe.evidence.ssd_emulated import executed
+
+    found = executed(90, schedule="late")
+    assert found["status"] == "right", found
