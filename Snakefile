@@ -184,6 +184,7 @@ include: "rules/kernels.smk"
 include: "rules/ptx.smk"
 include: "rules/gdn.smk"
 include: "rules/ssd.smk"
+include: "rules/ecg.smk"
 
 
 rule pages:

@@ -13,15 +13,20 @@ on_gpu = "data/measured/h200/controls_audit.json"
 matrix = "data/measured/cpu/compile_matrix.json"
 checks = "data/measured/h200/mamba3_gpu.json"
 speeds = "data/measured/h200/mamba3_speed.json"
+tuning = "data/measured/h200/mamba3_tune.json"
+# What was tried and dropped, by candidates of the tuning.
+levers = "data/review/mamba3_levers.json"
 # Where numbers, tables for the book, and figures go.
 results = "data/results"
 pages = "book/generated"
 figures = "figures"
 
 # %%
+from pathlib import Path
+
 from lethe import plotting
 from lethe.audit import report
-from lethe.paper import evidence, kernel_tables
+from lethe.paper import evidence, kernel_tables, lever_tables
 from lethe.paper.glue import Glue, count
 
 glue = Glue("six_kernels", results=results, pages=pages, figures=figures)
@@ -33,6 +38,7 @@ records = {
         "matrix": matrix,
         "checks": checks,
         "speeds": speeds,
+        "tuning": tuning,
     }.items()
 }
 live = evidence.gather(here, on_cpu)
@@ -182,5 +188,18 @@ for name, suite, baseline, direction in (
         [r for r in timed if r["suite"] == suite], baseline, direction
     )
     glue.number(name, ratios)
+
+# %% [markdown]
+# ## Levers that were tried
+# Each was timed against what is built, at the shapes of the tuning.
+
+# %%
+tuned = records["tuning"].samples if records["tuning"] is not None else []
+glue.table(
+    "levers",
+    lever_tables.table(lever_tables.noted(Path(levers)), tuned),
+    caption="Levers of the selective scan: time of what was tried over the time of what is built, geometric mean over "
+    "the shapes (smallest to largest).",
+)
 glue.close()
 glue.numbers

@@ -28,7 +28,8 @@ PAGES |= {
     "six_kernels": evidence_pages(
         "six_kernels",
         ["control", "measured", "matrix", "healthy_scan", "healthy_siso", "crippled_siso",
-         *(f"earlier_{suite}" for suite in ("scan", "block", "siso", "mimo"))],
+         *(f"earlier_{suite}" for suite in ("scan", "block", "siso", "mimo")),
+         "levers"],
         ["matrix", "ratios"],
     ),
     "issue_904": evidence_pages("issue_904", ["columns", "control", "agreement"], ["columns"]),
@@ -44,7 +45,7 @@ rule six_kernels:
     log:
         f"{RESULTS}/log/six_kernels.ipynb",
     params:
-        src=src("notebooks/six_kernels.py", "data/measured", "data/published/figures.json"),
+        src=src("notebooks/six_kernels.py", "data/measured", "data/review", "data/published/figures.json"),
     shell:
         "{PYTHON} -m lethe.paper.notebook {input.nb} {output[0]} --log {log} -p here {input.rows}"
 

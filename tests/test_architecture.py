@@ -21,10 +21,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "provenance": set(),
     "plotting": set(),
     "audit": {"verifier", "provenance"},
-    "evidence": {"verifier", "kernels", "references", "audit", "provenance"},
+    "evidence": {"verifier", "kernels", "references", "audit", "ecg", "provenance"},
     "rl": {"verifier", "kernels", "references", "provenance"},
-    "ecg": {"verifier", "kernels", "references", "provenance"},
-    "paper": {"verifier", "audit", "evidence", "provenance", "plotting", "ptx"},
+    "ecg": {"verifier", "kernels", "references", "provenance", "plotting"},
+    "paper": {"verifier", "audit", "evidence", "ecg", "provenance", "plotting", "ptx"},
 }
 """Room -> rooms that it may import besides itself. The entry points and notebooks may import every room."""
 

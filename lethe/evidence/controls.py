@@ -14,6 +14,7 @@ CMP-02, CMP-03 and RES-02 must *pass*: not applicable is no answer here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,26 +53,27 @@ MUST_PASS = ("CMP-02", "CMP-03", "RES-02")
 def load(path: str | Path | None = None) -> ListedCorpus:
     """The six rows. Raises CorpusError where a file is missing."""
     folder = Path(path) if path is not None else provenance.ROOT / FOLDER
-    return ListedCorpus(CORPUS, [_row(folder, name) for name in NAMES])
+    return ListedCorpus(CORPUS, [row(folder, n, NAMES[n], SOURCES[n], CORPUS) for n in NAMES])
 
 
-def _row(folder: Path, name: str) -> Row:
+def row(folder: Path, name: str, operator: str, source: str, corpus: str) -> Row:
+    """The control `name` of a folder; `source` is the operator's own file or folder. Raises CorpusError."""
     problem, kernel = f"problems/{name}.py", f"kernels/{name}.py"
-    for file in (problem, kernel):
-        if not (folder / file).is_file():
-            raise CorpusError(f"corpus controls: {folder / file} is missing")
-    digest = provenance.digest([SOURCES[name]])
-    text = source_of(folder / kernel, CORPUS) + f"\n# sha256 of the operator's sources: {digest}\n"
+    for file in (folder / problem, folder / kernel, provenance.ROOT / source):
+        if not file.exists():
+            raise CorpusError(f"corpus {corpus}: {file} is missing")
+    digest = provenance.digest([source])
+    text = source_of(folder / kernel, corpus) + f"\n# sha256 of the operator's sources: {digest}\n"
     return specimen(
         name,
         Kind.HONEST,
-        Problem(name, source_of(folder / problem, CORPUS), path=problem),
+        Problem(name, source_of(folder / problem, corpus), path=problem),
         # The text imports no triton: the operators that it calls do.
         Candidate(name, text, language="triton", path=kernel),
-        corpus=CORPUS,
+        corpus=corpus,
         family="scan",
         language="triton",
-        operator=NAMES[name],
+        operator=operator,
     )
 
 
@@ -92,12 +94,12 @@ def gates(lines: list[Line]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["kernel", "gate", "status", "reason", "measured"])
 
 
-def shortfalls(lines: list[Line]) -> list[str]:
+def shortfalls(lines: list[Line], names: Iterable[str] = tuple(NAMES)) -> list[str]:
     """What keeps the control from being positive, in sentences; empty when it is.
 
-    No gate may fail, the gates of `MUST_PASS` must pass, every kernel must be there and be decided.
+    No gate may fail, the gates of `MUST_PASS` must pass, each of `names` must be there and be decided.
     """
-    found = [f"{name} was not judged" for name in NAMES if name not in {line["id"] for line in lines}]
+    found = [f"{name} was not judged" for name in names if name not in {line["id"] for line in lines}]
     for line in lines:
         verdict, name = verdict_of(line), line["id"]
         if verdict.violated:

@@ -45,6 +45,9 @@ def check(config: Mapping[str, Any], *, schema: Path = SCHEMA_FILE, root: Path =
     for name, path in config["corpora"].items():
         if path is not None and not (root / path).exists():
             raise ConfigError(f"config: corpora.{name} is {path!r}, but nothing exists there.")
+    ecg = config["ecg"]["data"]
+    if ecg is not None and not (root / ecg).exists():
+        raise ConfigError(f"config: ecg.data is {ecg!r}, but nothing exists there.")
     third_party = [n for n in ("dlblas", "cuda_l1") if config["corpora"].get(n) is not None]
     if third_party and config["corpora"].get("kernelbench") is None:
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +14,11 @@ from lethe.verifier.conditioning import real_view
 if TYPE_CHECKING:
     from lethe.verifier.profiling import Selection
     from lethe.verifier.tolerance import Band
+
+
+RARE = 2.0**-7
+"""Share of the elements that breach by chance at most: of elements at a kink that lets half of all errors
+through, 2^-8 have met only those of the other half in 8 perturbed runs; twice that for a margin."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class Comparison:
     def within(self) -> bool:
         """True if no valid element exceeds its bound."""
         return self.ratio <= 1.0
+
+    @property
+    def rare(self) -> bool:
+        """True if the breaches are finite and so few that they may lie where no perturbed run looked."""
+        return math.isfinite(self.ratio) and self.breaches <= RARE * self.checked
 
     @property
     def finite(self) -> bool:
@@ -142,6 +152,20 @@ def selected_from(selection: Selection, truth: Tensor, slack: Tensor) -> Selecte
     if found is None:
         return None
     return Selected(source, dim, found, chosen.slack, distinct, truth)
+
+
+def also_chosen(selected: Selected, index: Tensor) -> Selected:
+    """The same with what the reference's own run chose allowed too: where it rounds before it compares, its
+    choice may lie further from the oracle's than any perturbed run shows."""
+    index = index.to(selected.source.device).long()
+    value = _gathered(selected.source, selected.dim, index)
+    if value is None or not selected.source.dim():
+        return selected
+    away = (value - selected.expected).abs().nan_to_num(0.0, 0.0, 0.0)
+    full = index.dim() == selected.source.dim()
+    where, away = (index, away) if full else (index.unsqueeze(selected.dim), away.unsqueeze(selected.dim))
+    slack = selected.slack.scatter_reduce(selected.dim, where, away, "amax")
+    return replace(selected, slack=slack)
 
 
 def _gathered(source: Tensor, dim: int, index: Tensor) -> Tensor | None:

@@ -81,7 +81,7 @@ class Spread:
     disagree: list[Tensor]
     """bool: some perturbed run is finite where the truth is not, or the reverse."""
     still: list[Tensor]
-    """bool: all perturbed runs gave the same bits, as behind a kink (ReLU, clamp)."""
+    """bool: two successive perturbed runs gave the same bits, as behind a kink (ReLU, clamp, round)."""
 
 
 def _jitter(mode: Perturb, value: Any) -> Any:
@@ -130,8 +130,8 @@ class _Collector:
         self.unit = unit
         self.spread = [torch.zeros_like(t) for t in self.expected]
         self.disagree = [torch.zeros(t.shape, dtype=torch.bool, device=t.device) for t in self.expected]
-        self.still = [torch.ones(t.shape, dtype=torch.bool, device=t.device) for t in self.expected]
-        self._first: list[Tensor] | None = None
+        self.still = [torch.zeros(t.shape, dtype=torch.bool, device=t.device) for t in self.expected]
+        self._previous: list[Tensor] | None = None
 
     @property
     def found(self) -> Spread:
@@ -140,13 +140,13 @@ class _Collector:
     def add(self, seen: list[Tensor], overflowed: bool) -> None:
         """Book one run. A run that overflowed somewhere adds no spread: where it lies far off, or differs in
         finiteness, the result hangs on an overflow that another order of evaluation may avoid."""
-        self._first = self._first or [z.double() for z in seen]
         for i, (y, z) in enumerate(zip(self.expected, seen, strict=True)):
             if z.shape != y.shape:
                 self.disagree[i].fill_(True)
                 continue
             z = z.double()
-            self.still[i] &= z == self._first[i]
+            if self._previous is not None and self._previous[i].shape == z.shape:
+                self.still[i] |= z == self._previous[i]
             self.disagree[i] |= y.isfinite() != z.isfinite()
             difference = (z - y).abs()
             difference = torch.where(difference.isfinite(), difference, 0.0)
@@ -154,6 +154,7 @@ class _Collector:
                 self.disagree[i] |= difference > FAR_OFF * (self.spread[i] + 2 * self.unit * y.abs())
             else:
                 self.spread[i] = torch.maximum(self.spread[i], difference)
+        self._previous = [z.double() for z in seen]
 
 
 def spread(
@@ -202,10 +203,12 @@ def perturbed_run(
     return _run_perturbed(instance, cast_floating(inputs, torch.float64), mode, None)
 
 
-def _run_perturbed(instance: Instance, wide: Any, mode: Perturb, trace: Trace | None) -> Any:
+def _run_perturbed(
+    instance: Instance, wide: Any, mode: Perturb, trace: Trace | None, *, jitter: bool = True
+) -> Any:
     with pinned_backends(), default_dtype(torch.float64), reference_errors("perturbed"):
         module = _perturbed_reference(instance, mode)
-        moved = _jitter(mode, wide)
+        moved = _jitter(mode, wide) if jitter else wide
         with widened(), trace or nullcontext(), mode:
             return call(module, moved)
 
@@ -224,15 +227,16 @@ def source_spread(
     """How far rounding moves the values that the index output number `output` was chosen from (float64,
     like `source`).
 
-    Zero where the source is an input as it came: comparing exact numbers involves no rounding.
+    Where the source holds the values of an input, only what the reference does to them counts (a cast to
+    half): comparing the numbers as they came involves no rounding, and then this is zero.
     """
     wide = cast_floating(inputs, torch.float64)
-    if any(t.numel() == source.numel() and _same_values(t, source) for t in flatten(wide)[0]):
-        return torch.zeros_like(source)
-    largest = 2 * unit * source.abs()
+    given = any(t.numel() == source.numel() and _same_values(t, source) for t in flatten(wide)[0])
+    largest = torch.zeros_like(source) if given else 2 * unit * source.abs()
     for run in range(k):
         trace = Trace()
-        out = flatten(_run_perturbed(instance, wide, _mode(unit, seed, run, 2 * k, dtype, "auto"), trace))[0]
+        mode = _mode(unit, seed, run, 2 * k, dtype, "auto")
+        out = flatten(_run_perturbed(instance, wide, mode, trace, jitter=not given))[0]
         found = trace.selections.get(id(out[output]))
         if found is None or found[1].source.shape != source.shape:
             continue

@@ -196,10 +196,11 @@ def legal_shape(outcome: object, outputs: Sequence[Tensor] = ()) -> bool:
     return not raised and (not outputs or any(t.numel() for t in outputs))
 
 
-def further_looks(ratio: float, at_rest: bool) -> int:
+def further_looks(ratio: float, at_rest: bool, rare: bool = False) -> int:
     """Rule 22: how many further seeds must confirm a breach: one a small breach, `REST_LOOKS` a breach at an
-    element that no perturbed run has moved (`Band.at_rest`)."""
-    if at_rest and ratio > 1.0:
+    element that successive perturbed runs have not moved (`Band.at_rest`) or at few elements only
+    (`Comparison.rare`: where a kink's value is added to another, the sum moves in every run)."""
+    if (at_rest or rare) and ratio > 1.0:
         return REST_LOOKS
     return int(1.0 < ratio <= BORDERLINE)
 
@@ -293,7 +294,11 @@ def _rules() -> dict[int, Rule]:
             blame.has_own_status,
             "sheet",
         ),
-        ("seeds are fixed per gate and case; a borderline case draws a second one", further_looks, "trial"),
+        (
+            "seeds are fixed per gate and case; a borderline case, or one at a kink, must break at others",
+            further_looks,
+            "trial",
+        ),
         (
             "the same weights on both sides, copied only by name and exact shape",
             weights.seeded_alike,

@@ -2,8 +2,10 @@
 
 Bugs hide below one tile: of 114 mutants of real kernels, 48 survived a battery of
 small shapes and 14 (nearly all equivalent) once odd sizes above a tile were varied
-jointly. So the cases mix odd primes above the usual tile sizes (67, 131, 193 against
-tiles of 64 and 128, 2053 and 4099 against rows of 2048 and 4096) with 1 and small primes.
+jointly. Where a loop or a grid loses or adds one element, the last tile holds one element
+or lacks one, so the cases end just past a tile (193 = 192 + 1, 4097 = 4096 + 1) and just
+before one (47 = 48 - 1, 191 = 192 - 1: with them of 2, 3, 4, 6, 8 ... rows or columns),
+beside 1 and small primes.
 
 Only legal sizes are used: the reference is asked on the meta device, then run once
 for real. The candidate is never run here.
@@ -48,8 +50,11 @@ TALL = 1025
 """A batch above a tile of 1024 rows: what a second kernel reduces over rows, or a grid counts in tiles."""
 PAST = (241, 17)
 """The only factors of 4097 = 2^12 + 1."""
-LADDER = (4099, 2053, 1031, 521, 259, 193, 131, 97, 67, 37, 17, 13, 7, 5, 3, 2, 1)
-"""Values a case falls back to when it is too dear: odd, above tiles of 2048 ... 16 where possible."""
+LADDER = (4097, 2049, 1025, 513, 257, 193, 129, 97, 65, 47, 33, 17, 13, 7, 5, 3, 2, 1)
+"""Values a case falls back to when it is too dear: odd, and one past tiles of 4096 ... 16 where possible."""
+DEARER = 2
+"""What a case past a tile may cost in multiples of the others: a loop over time at 100 steps, written for
+128, costs that much at 129."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +69,10 @@ class ShapeCase:
     """The axis's role (``"batch"``, ``"width"``, ``"length"``, ``"features"``), or ``"joint"``."""
     cost: int
     """Work of the reference in elements."""
-    past: bool = False
-    """Whether the input ends one element after a whole tile: what is lost there is one element, which shows
-    in a long sum only where that element is large."""
+    also: str = ""
+    """A kind that is drawn too, where the input ends one element after a whole tile: what is lost there is
+    one element, which shows only where that element matters. ``"sorted"``: the last of each row is its
+    largest; ``"spike"``: it dominates a long sum."""
 
 
 def shape_cases(
@@ -80,9 +86,9 @@ def shape_cases(
     """At most `limit` sizes to try a candidate at, the most telling first.
 
     `base_sizes` defaults to the model's. `budget` bounds a case's cost in elements; a
-    case may always cost as much as the base sizes do. Every case was run once for real
-    by the reference (on `device`), with finite outputs wherever the base sizes give
-    finite ones.
+    case may always cost as much as the base sizes do, one past a tile `DEARER` times as
+    much. Every case was run once for real by the reference (on `device`), with finite
+    outputs wherever the base sizes give finite ones.
     """
     base = dict(model.base if base_sizes is None else base_sizes)
     ceiling = max(budget, model.facts.cost)
@@ -91,7 +97,7 @@ def shape_cases(
     for wish in _wishes(model.axes):
         if len(cases) == limit or model.prober.exhausted:
             break
-        got = _afford(model, base, wish, ceiling)
+        got = _afford(model, base, wish, ceiling * (DEARER if wish.also else 1))
         if got is None:
             continue
         chosen, facts = got
@@ -105,7 +111,7 @@ def shape_cases(
         text = ",".join(f"{axis.label}={v}" for axis, v in chosen.items())
         joint = len(chosen) > 1
         moves = "joint" if joint else next(iter(chosen)).role
-        cases[key] = ShapeCase(f"joint:{text}" if joint else text, sizes, moves, facts.cost, wish.past)
+        cases[key] = ShapeCase(f"joint:{text}" if joint else text, sizes, moves, facts.cost, wish.also)
     return list(cases.values())
 
 
@@ -116,7 +122,7 @@ class _Wish:
     values: dict[Axis, int]
     keep: frozenset[Axis]
     """Axes that are lowered last: the ones this wish is about."""
-    past: bool = False
+    also: str = ""
 
 
 def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
@@ -127,19 +133,21 @@ def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
     def one(axis: Axis, value: int) -> _Wish:
         return _Wish({axis: value}, frozenset([axis]))
 
-    def joint(batch_value: int, first: int, second: int, rest: int, rotation: int = 0) -> _Wish:
+    def joint(
+        batch_value: int, first: int, second: int, rest: int, rotation: int = 0, also: str = ""
+    ) -> _Wish:
         turned = others[rotation % len(others) :] + others[: rotation % len(others)] if others else []
         values = dict.fromkeys(batch, batch_value)
         values.update({a: (first, second, rest)[min(i, 2)] for i, a in enumerate(turned)})
-        return _Wish(values, frozenset(turned[:2]))
+        return _Wish(values, frozenset(turned[:2]), also)
 
     def beyond(a: Axis) -> int:
         return a.value + a.step * (2 if a.step % 2 and a.value % 2 else 1)
 
-    yield joint(7, 193, 131, 5)
+    yield joint(7, 193, 191, 5)
     yield from (one(a, 1) for a in batch[:1] + others[:1])
-    yield joint(131 if any(a.value >= LARGE_BATCH for a in batch) else 5, 67, 193, 3, rotation=1)
-    yield joint(9, 4099, 17, 3)
+    yield joint(131 if any(a.value >= LARGE_BATCH for a in batch) else 5, 47, 191, 3, rotation=1)
+    yield joint(9, 4097, 17, 3, also="sorted")
     yield from _one_past_a_tile(axes)
     if batch and max(a.value for a in batch) >= LARGE_BATCH:
         tall = {a: 33 if a is others[0] else 3 for a in others} | dict.fromkeys(batch, TALL)
@@ -149,7 +157,7 @@ def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
         yield one(a, beyond(a))
     yield from (one(a, 131 if a.value != 131 else 193) for a in others[1:3])
     yield from (one(a, beyond(a)) for a in batch[:1])
-    yield joint(2, 2053, 17, 3)
+    yield joint(2, 2049, 17, 3)
     yield from (one(a, v) for a in others[1:3] for v in (1, 13))
     yield joint(5, 37, 17, 3)
     yield from (one(a, v) for a in others[:2] for v in (67, max(1, a.value // 2)))
@@ -169,7 +177,7 @@ def _one_past_a_tile(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
     values = dict.fromkeys(axes, 1) | dict(
         zip(last, PAST if len(last) > 1 else [math.prod(PAST)], strict=False)
     )
-    yield _Wish(values, frozenset(last[:2]), past=True)
+    yield _Wish(values, frozenset(last[:2]), also="spike")
 
 
 def _afford(

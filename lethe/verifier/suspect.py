@@ -373,6 +373,7 @@ def main(fd: int, executor: str, limits: Limits, scratch: str, cache: str, repor
         TRITON_CACHE_DIR=os.path.join(cache, "triton"),
         TORCH_EXTENSIONS_DIR=os.path.join(cache, "torch_extensions"),
         TORCHINDUCTOR_CACHE_DIR=os.path.join(cache, "inductor"),
+        TORCHINDUCTOR_COMPILE_THREADS="1",  # or it starts a process a core, more than the limits allow
         CUDA_CACHE_PATH=os.path.join(cache, "nv"),
         OMP_NUM_THREADS=str(limits.threads),
     )

@@ -22,6 +22,7 @@ from lethe.verifier.absolute import absolute_terms
 from lethe.verifier.comparison import (
     Comparison,
     Selected,
+    also_chosen,
     compare,
     compare_selection,
     same_nonfinite,
@@ -114,6 +115,11 @@ FEW_VALUES = 16
 """An input of so few distinct values repeats the same rounding error, which then adds up instead of
 averaging."""
 
+NEARLY = 2.0**-7
+"""Range of an input, relative to its largest magnitude, within which the error of an approximated function
+(the exponential of a GPU, say, is a polynomial in the fraction of its argument) has one sign: a
+128th of its period."""
+
 PAPER_EPS = 1.19e-7
 """float32 epsilon as the published messages imply it: they reproduce to 4 digits with this value."""
 
@@ -141,7 +147,7 @@ class Band:
     selected: Selected | None = None
     """For index outputs: the values they point at."""
     still: Tensor | None = None
-    """bool: elements that all perturbed runs gave alike (`conditioning.Spread`)."""
+    """bool: elements that two successive perturbed runs gave alike (`conditioning.Spread`)."""
 
     def at_rest(self, index: tuple[int, ...]) -> bool:
         """Whether the element at `index` (in the real view) is one of `still`."""
@@ -182,15 +188,19 @@ def structured(inputs: Any) -> bool:
 
 
 def repeating(inputs: Any) -> bool:
-    """True if some floating input holds at most `FEW_VALUES` values.
+    """True if some floating input holds at most `FEW_VALUES` values, or values that are `NEARLY` equal.
 
-    Then the rounding errors of elementwise functions repeat too, and a sum of them grows with its length.
+    Then the errors of elementwise functions repeat too, and a sum of them grows with its length.
     """
-    return any(
-        _has_few_values(t[t.isfinite()])
-        for t in flatten(inputs)[0]
-        if t.is_floating_point() and t.numel() > 1
-    )
+    finite = (t[t.isfinite()] for t in flatten(inputs)[0] if t.is_floating_point() and t.numel() > 1)
+    return any(_has_few_values(t) or _nearly_constant(t) for t in finite)
+
+
+def _nearly_constant(finite: Tensor) -> bool:
+    if finite.numel() < 2:
+        return False
+    low, high = finite.aminmax()
+    return bool((high - low) <= NEARLY * torch.maximum(low.abs(), high.abs()))
 
 
 def _has_few_values(finite: Tensor) -> bool:
@@ -265,10 +275,11 @@ def band(
         bound = gamma(length, unit) * real_view(absolute).double().to(y.device) + base
         c = max(GAMMA_C, OWN_ERROR_C * worst_ratio(y, w, bound, valid))
         return Band(c * bound, valid, kind, c, nonfinite)
+    moved = spread is not None and bool(spread.any())
     if spread is not None:
         base = base + spread.to(y.device)
-    if still is not None and w is not None and not bool(still.all()):
-        # where no perturbed run moved though others did, the reference's own run is one more of them
+    if still is not None and w is not None and moved:
+        # behind a kink few of the perturbed runs tell anything: the reference's own run is one more of them
         own = (w - y).abs().nan_to_num(0.0, 0.0, 0.0)
         base = torch.where(still & valid, base + own, base)
     if kind == "normwise":
@@ -357,7 +368,7 @@ def bands(
     found = []
     for i, (e, w) in enumerate(zip(expected, working, strict=True)):
         if not (e.is_floating_point() or e.is_complex()):
-            found.append(_discrete_band(instance, inputs, i, e, s, kept, salt))
+            found.append(_discrete_band(instance, inputs, i, e, w, s, kept, salt))
         elif terms is not None:
             found.append(
                 band(
@@ -377,20 +388,30 @@ def bands(
 
 
 def _discrete_band(
-    instance: Instance, inputs: Any, i: int, truth: Tensor, s: Spread, dtype: torch.dtype, seed: int
+    instance: Instance,
+    inputs: Any,
+    i: int,
+    truth: Tensor,
+    working: Tensor,
+    s: Spread,
+    dtype: torch.dtype,
+    seed: int,
 ) -> Band:
-    """Integers and masks: by the value they select, or exactly where no perturbed run changed them."""
+    """Integers and masks: by the value they select, or exactly where neither a perturbed run nor the
+    reference's own changed them."""
     chosen = selections(instance, inputs)[i]
     if chosen is not None and dtype is not torch.float64:
         allowed = source_spread(instance, inputs, i, chosen.source, unit_of(dtype), seed=seed, dtype=dtype)
         selected = selected_from(chosen, truth, ELEMENTWISE_C * allowed)
         if selected is not None:
+            selected = also_chosen(selected, working)
             everywhere = torch.ones(truth.shape, dtype=torch.bool, device=truth.device)
             return Band(
                 torch.zeros(truth.shape, dtype=torch.float64), everywhere, "selection", 1.0, None, selected
             )
     bound = torch.full(truth.shape, 0.5, dtype=torch.float64, device=truth.device)
-    return Band(bound, s.spread[i] == 0, "exact", 1.0)
+    valid = (s.spread[i] == 0) & (working.to(truth.device) == truth)
+    return Band(bound, valid, "exact", 1.0, still=s.still[i])
 
 
 def gradient_band(

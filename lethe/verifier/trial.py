@@ -291,7 +291,7 @@ class Trial:
             if ratio <= 1.0 or self._approximation(case, truth, i, got[i], bands[i]):
                 continue
             finding = value_finding(case, name, c, relax)
-            looks = fairness.further_looks(ratio, bands[i].at_rest(c.index))
+            looks = fairness.further_looks(ratio, bands[i].at_rest(c.index), c.rare)
             if looks:
                 other = tolerance.widest([truth.bands(sheet.gate, salt)[i] for salt in range(looks + 1)])
                 second = tolerance.compare(got[i], truth.expected[i], other).ratio / relax

@@ -1,7 +1,8 @@
 """Run the kernels' CPU tests under Triton's interpreter without turning this process into an interpreter.
 
 ``@triton.jit`` decides when it decorates, and other tests need it to compile. So one worker is forked
-after collection: it inherits the collected tests, becomes an interpreter and runs each test by its id. Tests
+after collection: it inherits the tests, becomes an interpreter with the verifier's repairs (Triton's
+own multiplies the bit patterns of bfloat16 in ``tl.dot``), and runs each test by its id. Tests
 marked ``gpu`` or ``compiles``, and those in `NO_TRITON`, run in this process as usual. A test may use
 parameters but no fixtures, and imports `lethe.kernels` inside its body.
 """
@@ -54,10 +55,11 @@ def _patch_once() -> None:
 
 
 def _serve(pipe: Any) -> None:
-    from lethe.verifier.executors import library
+    from lethe.verifier.executors import builder, library
 
     torch.set_num_threads(1)
     library.use_interpreter()
+    builder.install()
     while True:
         item = _items[pipe.recv()]
         parameters = item.callspec.params if hasattr(item, "callspec") else {}

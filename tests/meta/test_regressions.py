@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 
@@ -170,3 +171,84 @@ def test_a_candidate_runs_with_the_references_convolution_algorithms(judge):
     as_pinned = "c.deterministic and not (c.allow_tf32 or c.benchmark)"
     body = f"c = torch.backends.cudnn; return x + (0 if {as_pinned} else 1)"
     assert plain(judge, "return x + 0", body, ["CMP-01"]).clean
+
+
+def test_an_integer_that_the_reference_itself_rounds_across_a_step_is_not_charged(judge):
+    """At 1e6 float32 resolves tenths: the reference's own floor differs from the float64 truth's."""
+    body = "return (x * 10).floor().to(torch.int32)"
+    assert plain(judge, body, body, ["CMP-01"]).clean
+    assert plain(judge, body, body.replace("* 10", "* 10 + 1e-3"), ["CMP-01"]).violated
+
+
+def test_a_gradient_behind_a_kink_is_looked_at_again(judge):
+    """The sign of a rounding error decides whether a ReLU passes a gradient on."""
+    body = "return torch.relu((x - x.mean(-1, keepdim=True)).mean(-1))"
+    reference = (PLAIN.format(name="Model", body=body) + INPUTS).replace("rows = 9", "rows = 4001")
+    candidate = PLAIN.format(name="ModelNew", body=body.replace("(x -", "(x.flip(-1) -"))
+    assert not verdict(judge, reference, candidate, ["CMP-02"]).violated
+    detached = PLAIN.format(name="ModelNew", body=body.replace("x.mean(", "x.detach().mean("))
+    assert verdict(judge, reference, detached, ["CMP-02"]).violated
+
+
+@pytest.mark.parametrize("kinked", ["torch.sign(z) + x", "torch.relu(z) * 1e4 + x"])
+def test_a_kink_that_is_added_to_something_is_looked_at_again(judge, kinked):
+    """The sum moves in every perturbed run, so that nothing of it lies still, but few elements breach."""
+    body = "z = (x - x.mean(-1, keepdim=True)).mean(-1, keepdim=True); return " + kinked
+    reference = (PLAIN.format(name="Model", body=body) + INPUTS).replace("rows = 9", "rows = 1501")
+    candidate = PLAIN.format(name="ModelNew", body=body.replace("(x -", "(x.flip(-1) -"))
+    gates = ["CMP-01", "ORD-03"]
+    assert not verdict(judge, reference, candidate, gates).violated
+    late = PLAIN.format(name="ModelNew", body=body + " * (torch.arange(len(x)) < 1500)[:, None]")
+    assert verdict(judge, reference, late, gates).violated
+
+
+def test_one_value_behind_a_kink_widens_no_other():
+    """Where seven of eight perturbed runs are cut off and one hardly is not, the spread is next to nothing;
+    the reference's error in multiples of it says nothing about the other elements."""
+    import torch
+
+    from lethe.verifier import tolerance
+    from lethe.verifier.conditioning import _Collector
+
+    truth = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    collector = _Collector([truth], 2.0**-24)
+    for run in range(8):
+        kinked = 1e-13 if run == 5 else 0.0
+        collector.add([truth + torch.tensor([(run - 4) * 2.0**-26, kinked])], False)
+    s = collector.found
+    working = torch.tensor([1.0, 1e-8])
+    assert s.still[0].tolist() == [False, True]
+    b = tolerance.band(truth, working, s.spread[0], s.disagree[0], still=s.still[0])
+    assert b.scale == tolerance.ELEMENTWISE_C
+    unit = 2 * 2.0**-24 + 2.0**-24  # 2u|y| and the largest deviation of the runs
+    assert float(b.bound[0]) == pytest.approx(tolerance.ELEMENTWISE_C * unit)
+    assert float(b.bound[1]) >= 1e-8
+
+
+@pytest.mark.parametrize("chosen", ["argmax(-1)", "topk(4, -1)"])
+def test_a_choice_among_values_that_the_reference_rounds_to_half_is_its_own(judge, chosen):
+    """bfloat16 ties many values that differ in float32, and the reference takes any of them."""
+    body = f"return x.bfloat16().{chosen}"
+    reference = (PLAIN.format(name="Model", body=body) + INPUTS).replace("rows = 9", "rows = 256")
+    assert verdict(judge, reference, PLAIN.format(name="ModelNew", body=body), ["CMP-01"]).clean
+    blind = PLAIN.format(name="ModelNew", body=body.replace("x.", "x[:, :-1]."))
+    assert verdict(judge, reference, blind, ["CMP-01"]).violated
+    full = reference.replace("x.bfloat16()", "x")
+    assert verdict(judge, full, PLAIN.format(name="ModelNew", body=body), ["CMP-01"]).violated
+
+
+@pytest.mark.parametrize(("needs", "one_of"), [([300_000, 294_912], 1), ([294_912, 65_536], 2)])
+def test_where_no_choice_of_an_autotuner_fits_the_kernel_is_charged(monkeypatch, needs, one_of):
+    from lethe.verifier.executors import autotune, resources
+    from lethe.verifier.executors.resources import KernelResource, LaunchRecord
+
+    def compiled(records, target, **_):
+        return [KernelResource("mm", target, 4, 3, 64, 0, 0, needs[r.kwargs["BLOCK"]], 0) for r in records]
+
+    def mm() -> None: ...
+
+    record = LaunchRecord(SimpleNamespace(fn=mm), (), {"BLOCK": 0}, (1,))
+    monkeypatch.setattr(resources, "_records", {(0,): record})
+    monkeypatch.setattr(resources, "compile_only", compiled)
+    monkeypatch.setattr(autotune, "_known", {"mm": [{"BLOCK": 0}, {"BLOCK": 1}]})
+    assert [row["one_of"] for row in resources.resources("sm_90")] == [one_of]

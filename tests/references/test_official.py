@@ -1,26 +1,25 @@
 """The oracles against the official PyTorch references, evaluated in float64.
 
-The official sources are third-party and not part of this repository: set LETHE_MAMBA_SSM to a checkout of
-state-spaces/mamba (all tests) or to its source archive on PyPI (those of the selective scan). Only the named
-functions are taken from the files, so that no kernel and no CUDA extension is imported.
+LETHE_MAMBA_SSM names a checkout of state-spaces/mamba (all tests) or its source archive on PyPI (those of the
+selective scan); see `official_functions`.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from lethe.kernels.mamba3 import official
 from lethe.references.mamba3_block import BlockInputs, causal_conv, fused_block_forward
 from lethe.references.mamba3_rope import HeadInputs, HeadState, complex_scan_rope, mimo_backward
 from lethe.references.mamba3_scan import backward_selective_scan, forward_chunked_scan
+from tests.references.official_functions import functions as from_official
+from tests.references.official_functions import located, widen
 
 BOUND = 1e-12
 SISO, MIMO = "tests/ops/triton/test_mamba3_siso.py", "tests/ops/tilelang/test_mamba3_mimo.py"
@@ -29,37 +28,17 @@ SCAN, STEP = "mamba_ssm/ops/selective_scan_interface.py", "mamba_ssm/ops/triton/
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    try:
-        return official.unpack(official.locate(), tmp_path_factory.mktemp("official"))
-    except official.OfficialMissing as missing:
-        pytest.skip(str(missing))
+    return located(tmp_path_factory.mktemp("official"))
 
 
 @pytest.fixture
 def double(monkeypatch):
-    """The official functions cast to float32 on entry; here that cast gives float64."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    to = torch.Tensor.to
-
-    def kept(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return to(self, *(torch.float64 if a is torch.float32 else a for a in args), **kwargs)
-
-    monkeypatch.setattr(torch.Tensor, "to", kept)
+    widen(monkeypatch)
 
 
 def functions(root: Path, file: str, *names: str) -> dict[str, Any]:
-    """The functions `names` of an official file, without running anything else in it."""
-    einops = pytest.importorskip("einops", reason="the official references use einops")
-    if not (root / file).is_file():
-        pytest.skip(f"{file} is in a checkout of state-spaces/mamba, not in its source archive")
-    tree = ast.parse((root / file).read_text(encoding="utf-8"))
-    body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names]
-    space: dict[str, Any] = {
-        "torch": torch, "F": F, "math": math, "Optional": Optional, "Tuple": tuple, "Tensor": torch.Tensor,
-        "rearrange": einops.rearrange, "repeat": einops.repeat,
-    }  # fmt: skip
-    exec(compile(ast.Module(body, []), file, "exec"), space)
-    return {name: space[name] for name in names}
+    """The functions `names` of one official file."""
+    return from_official(root, (file, names))
 
 
 def draw(*shape: int) -> torch.Tensor:

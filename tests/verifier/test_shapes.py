@@ -11,7 +11,7 @@ from lethe.verifier import shrink as shrinking
 from lethe.verifier.probe import Prober
 from lethe.verifier.problem import OpSpec, ProblemError, instantiate, load_problem, problem_from_spec
 from lethe.verifier.reference import run_reference
-from lethe.verifier.shapes import MAX_CASES, SizeModel, shape_cases, shrink, size_model
+from lethe.verifier.shapes import DEARER, MAX_CASES, SizeModel, shape_cases, shrink, size_model
 from tests.verifier.problem_sources import LINEAR, ROWS, rows
 
 GROUPED = """
@@ -164,10 +164,28 @@ def test_cases_are_odd_above_a_tile_and_varied_jointly() -> None:
     ids = [c.id for c in cases]
     assert 6 <= len(cases) <= MAX_CASES and len(set(ids)) == len(ids)
     assert ids[0] == "joint:batch_size=7,width=193"
-    assert {"batch_size=1", "width=1", "width=13", "width=41", "joint:batch_size=2,width=2053"} <= set(ids)
+    assert {"batch_size=1", "width=1", "width=13", "width=41", "joint:batch_size=2,width=2049"} <= set(ids)
     assert {c.moves for c in cases} == {"batch", "width", "joint"}
     widths = [c.sizes.get("width", 40) for c in cases]
     assert min(widths) < 40 < max(widths)
+
+
+@pytest.mark.parametrize("tile", [2, 3, 4, 6, 8, 12, 16, 24, 32, 48])
+def test_a_row_ends_one_past_a_tile_and_one_before_one(tile: int) -> None:
+    problem = load_problem(LINEAR)
+    cases = shape_cases(problem, size_model(problem))
+    remainders = {c.sizes[name] % tile for c in cases for name in c.sizes if name == "in_features"}
+    assert {1 % tile, tile - 1} <= remainders
+
+
+def test_a_case_past_a_tile_draws_another_kind_and_may_cost_twice_as_much() -> None:
+    problem = load_problem(ROWS)
+    model = size_model(problem)
+    budget = model.facts.cost
+    past = [c for c in shape_cases(problem, model, budget=budget) if c.also]
+    assert past and all(c.cost <= DEARER * budget for c in past)
+    assert any(c.cost > budget for c in past)
+    assert {c.also for c in past} == {"sorted", "spike"}
 
 
 def test_a_large_batch_is_tried_above_a_tile() -> None:
@@ -195,7 +213,7 @@ def test_the_budget_bounds_every_case() -> None:
     problem = load_problem(ROWS)
     model = size_model(problem)
     for case in shape_cases(problem, model, budget=3000):
-        assert case.cost <= max(3000, model.facts.cost)
+        assert case.cost <= max(3000, model.facts.cost) * (DEARER if case.also else 1)
     assert len(shape_cases(problem, model, limit=3)) == 3
 
 

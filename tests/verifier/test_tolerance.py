@@ -440,6 +440,34 @@ def test_structured_is_found_from_the_values():
         assert tolerance.structured([x, t])
 
 
+def test_nearly_equal_values_repeat_their_errors_as_equal_ones_do():
+    x = torch.randn(4, 50)
+    assert not tolerance.repeating([x])
+    assert tolerance.repeating([x, x.sign()]) and tolerance.repeating([x, 1e-4 * x - 5.0])
+    assert not tolerance.repeating([x, 0.1 * x - 5.0])
+
+
+def test_an_exponential_that_errs_alike_on_nearly_equal_arguments_is_allowed_for():
+    """The divergence of two nearly uniform distributions cancels: an exponential two units too large
+    everywhere moves it by its own error, although errors of random signs would average out."""
+
+    def divergence(exp):
+        def of(m, log_q, log_p):
+            p, q = exp(log_p), exp(log_q)
+            log_m = torch.log(0.5 * (p + q))
+            return 0.5 * (p * (log_p - log_m) + q * (log_q - log_m)).sum() / len(p)
+
+        return of
+
+    draws = [(1e-4 * torch.randn(64, 1000)).log_softmax(-1) for _ in range(2)]
+    inst = reference(divergence(torch.exp), (64, 1000), (64, 1000))
+    too_large = reference(divergence(lambda x: x.exp() * (1 + 2.0**-23)), (64, 1000), (64, 1000))
+    judged = Judged(inst, draws)
+    value = oracle.run_float64(too_large, draws)
+    assert tolerance.compare(value, judged.truth[0], judged.bands[0]).within
+    assert not tolerance.compare(value + 1e-5, judged.truth[0], judged.bands[0]).within
+
+
 def test_linear_operators_on_structured_input_get_gamma():
     inst = REFERENCES["matmul"]()
     assert Judged(inst, inst.draw(1)).bands[0].kind == "elementwise"

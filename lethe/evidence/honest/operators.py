@@ -2,7 +2,8 @@
 
 KernelBench format, plain torch, float32. The recurrences are written step by step, as their papers define
 them: retention (arXiv:2307.08621), gated linear attention (arXiv:2312.06635), the delta rule
-(arXiv:2406.06484) and its gated form (arXiv:2412.06464), HGRN (arXiv:2311.04823).
+(arXiv:2406.06484) and its gated form (arXiv:2412.06464), HGRN (arXiv:2311.04823). The losses on a target
+distribution pass no gradient to the target, as training libraries have it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ ELEMENTWISE = {
     "relu_squared": (("x",), "return torch.relu(x).square()", "return [torch.randn(batch_size, width)]"),
     "jensen_shannon": (
         ("log_q", "log_p"),
-        "log_m = torch.log(0.5 * (log_p.exp() + log_q.exp()))\n"
+        "log_p = log_p.detach()\n"
+        "        log_m = torch.log(0.5 * (log_p.exp() + log_q.exp()))\n"
         "        terms = log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)\n"
         "        return 0.5 * terms.sum() / log_q.shape[0]",
         "shape = (batch_size, width)\n"
@@ -26,7 +28,7 @@ ELEMENTWISE = {
     ),
     "total_variation": (
         ("p", "q"),
-        "return 0.5 * (p - q).abs().sum() / p.shape[0]",
+        "return 0.5 * (p - q.detach()).abs().sum() / p.shape[0]",
         "shape = (batch_size, width)\n"
         "    return [torch.randn(shape).softmax(-1), torch.randn(shape).softmax(-1)]",
     ),

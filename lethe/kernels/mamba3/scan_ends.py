@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from lethe.kernels.mamba3.activations import LOG2E, silu
-from lethe.kernels.mamba3.scan_tiles import load_channels, load_tile, load_window, token_input
+from lethe.kernels.mamba3.scan_tiles import earlier, later, load_channels, load_tile, load_window, token_input
 
 
 @triton.jit
@@ -74,9 +74,10 @@ def chunk_ends(
     total = steps[0]
     for j in tl.static_range(1, ROWS):
         total += steps[j]
-    before = tl.cumsum(total, 0) - total
+    lane = tl.zeros([LANES, BLOCK], tl.int32) + row[:, None]
+    before = earlier(total, lane, LANES)
+    after = later(total, lane, LANES)
     whole = tl.sum(total, 0)
-    after = whole[None, :] - before - total
     tl.store(total_ptr + place * width + channel, whole, mask=known)
     for state in range(n):
         A = tl.load(A_ptr + state * width + channel, mask=known, other=0.0).to(tl.float32)[None, :] * LOG2E

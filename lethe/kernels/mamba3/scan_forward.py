@@ -19,6 +19,7 @@ import triton.language as tl
 from lethe.kernels.mamba3.activations import LOG2E, silu
 from lethe.kernels.mamba3.scan_tiles import (
     joined,
+    later,
     load_channels,
     load_tile,
     load_window,
@@ -91,7 +92,7 @@ def chunk_state(
             inputs = inputs + (w * u,)  # noqa: RUF005
             total += dt
         whole = tl.sum(total, 0)
-        after = whole[None, :] - tl.cumsum(total, 0)
+        after = later(total, blank + row[:, None], LANES)
         passed += whole
         next_A = _rate(A_ptr, 0, channel, width)
         next_B = _column(Bs_ptr, 0, B_sn, t0, B_sl, length, RAGGED, ROWS)

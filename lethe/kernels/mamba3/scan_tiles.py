@@ -98,6 +98,25 @@ def token_input(
 
 
 @triton.jit
+def earlier(total, lane, LANES: tl.constexpr):
+    """The sum over the lanes before each. Nothing is subtracted: a difference of running sums loses the small
+    steps that lie behind a large one, and is NaN behind an infinite one."""
+    if LANES == 1:
+        return tl.zeros_like(total)
+    moved = tl.where(lane == 0, 0.0, tl.gather(total, tl.maximum(lane - 1, 0), 0))
+    return tl.cumsum(moved, 0)
+
+
+@triton.jit
+def later(total, lane, LANES: tl.constexpr):
+    """The sum over the lanes after each; see `earlier`."""
+    if LANES == 1:
+        return tl.zeros_like(total)
+    moved = tl.where(lane == LANES - 1, 0.0, tl.gather(total, tl.minimum(lane + 1, LANES - 1), 0))
+    return tl.cumsum(moved, 0, reverse=True)
+
+
+@triton.jit
 def joined(decay, value, lane, LANES: tl.constexpr, SHIFT: tl.constexpr):
     """x_l = decay_l x_{l-1} + value_l over the lanes (from the last one back if SHIFT is -1).
 

@@ -28,7 +28,15 @@ from lethe.kernels.mamba3 import scan_launch
 from lethe.kernels.mamba3.cases import Case, operands
 from lethe.kernels.mamba3.scan_launch import Tile
 
-SIZES = ((1, 2048, 2048), (8, 2048, 2048), (1, 16384, 256), (8, 512, 1024), (1, 512, 256))
+SIZES = (
+    (1, 2048, 2048),
+    (8, 2048, 2048),
+    (1, 16384, 256),
+    (8, 512, 1024),
+    (1, 512, 256),
+    (16, 2048, 2048),
+    (32, 1024, 2048),
+)
 """Batch, length, width; N = 16."""
 
 CHUNKS = (32, 64, 128, 256, None)
@@ -47,6 +55,7 @@ MORE_FORWARD_TILES = (
     (Tile(4, 1, 128), True),
     (Tile(8, 1, 32), True),
     (Tile(16, 4, 16), True),
+    (Tile(16, 4, 16), False),
     (Tile(8, 1, 64, registers=96), True),
 )
 """Timed with chunks of 64 tokens and serial."""

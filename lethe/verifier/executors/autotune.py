@@ -16,12 +16,17 @@ from typing import Any
 CONFIG_VARIABLE = "LETHE_AUTOTUNE_CONFIG"
 """Environment variable: index of the configuration to run, modulo the kernel's number of them."""
 
-_known: dict[str, int] = {}
+_known: dict[str, list[dict[str, Any]]] = {}
 
 
 def config_counts() -> dict[str, int]:
     """Number of configurations of every autotuned kernel that ran so far, by kernel name."""
-    return dict(_known)
+    return {name: len(configs) for name, configs in _known.items()}
+
+
+def configurations(name: str) -> list[dict[str, Any]]:
+    """What every configuration of an autotuned kernel that ran adds to a launch, by the kernel's name."""
+    return list(_known.get(name, ()))
 
 
 def wanted_config() -> int | None:
@@ -56,7 +61,7 @@ def install(*, device: bool) -> None:
 
     @functools.wraps(original_run)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _known[self.base_fn.__name__] = len(self.configs)
+        _known[self.base_fn.__name__] = [config.all_kwargs() for config in self.configs]
         self._settled = False
         if self.__dict__.get("_chosen_by") != wanted_config():
             self.cache.clear()

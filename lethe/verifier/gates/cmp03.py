@@ -24,7 +24,7 @@ def run(trial: Trial) -> GateResult:
     if not cases:
         raise NotApplicable(Reason.NO_FREE_DIMENSION, "no size can be varied without breaking the reference")
     for shape in cases:
-        for kind in ("normal", "spike") if shape.past else ("normal",):
+        for kind in ("normal", shape.also) if shape.also else ("normal",):
             label = f"shape:{shape.id}" + (f":{kind}" if kind != "normal" else "")
             try:
                 case = replace(docket.case(kind, trial.settings.seed + 31, sizes=shape.sizes), id=label)

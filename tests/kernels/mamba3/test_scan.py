@@ -56,9 +56,45 @@ def test_values_do_not_depend_on_the_tile(tile, chunk, by_state):
         assert_within(scan_errors(o, mode="chunked", chunk=chunk), torch.float32)
 
 
+TILES_WITH_LANES = pytest.mark.parametrize(
+    "tile", [(1, 8, 4), (2, 4, 8)], ids=lambda t: "x".join(map(str, t))
+)
+
+
+@TILES_WITH_LANES
+def test_small_steps_behind_a_large_one_keep_their_digits(tile):
+    """A running sum at 1e5 resolves hundredths only: decays may not be differences of such sums."""
+    from lethe.kernels.mamba3 import scan_launch
+
+    o = scan_operands(1, 30, 9, 3, state=True)
+    o["dt"][:, 9], o["u"][:, 9] = 1e5, 0.0
+    run, given = scan_launch.forward, scan_launch.Tile(*tile)
+    with (
+        mock.patch.object(scan_launch, "BACKWARD_TILE", given),
+        mock.patch.object(scan_launch, "forward", lambda operands, c: run(operands, c, given)),
+    ):
+        assert_within(scan_errors(o, mode="chunked", chunk=8), torch.float32)
+
+
+@TILES_WITH_LANES
+def test_an_infinite_step_makes_one_state_infinite(tile):
+    from lethe.kernels.mamba3 import scan_launch
+
+    o = scan_operands(1, 30, 9, 1)
+    o["dt"][:, 9] = float("inf")
+    operands = {k: o[k] for k in ("u", "dt", "A", "B", "C", "D")}
+    run, given = scan_launch.forward, scan_launch.Tile(*tile)
+    with mock.patch.object(scan_launch, "forward", lambda operands, c: run(operands, c, given)):
+        from lethe.kernels.mamba3.scan import selective_scan
+
+        y = selective_scan(**operands, mode="chunked", chunk=8)[0]
+    assert y[:, :9].isfinite().all() and y[:, 9:].isinf().all()
+
+
 def test_many_programs_take_the_wide_tile():
     from lethe.kernels.mamba3 import scan_launch
 
+    assert scan_launch.forward_tile(1, 2048, 1) is scan_launch.SERIAL_TILE
     assert scan_launch.forward_tile(1, 2048, 64) is scan_launch.WIDE_TILE
     assert scan_launch.forward_tile(1, 256, 16) is scan_launch.NARROW_TILE
     with mock.patch.object(scan_launch, "WIDE_PROGRAMS", 1):

@@ -1,0 +1,70 @@
+"""S1: Mamba-2's SSD, forward: grouped B and C, softplus step, skip and gate; bfloat16 in and out."""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+def operand(t):
+    """What a product of 16-bit operands takes of t."""
+    return t.to(torch.bfloat16).float()
+
+
+def ssd(x, dt, A, B, C, D, z, dt_bias, chunk):
+    """The chunked form of Dao and Gu (2024), listing 1: x [b, l, h, p], dt [b, l, h], B, C [b, l, g, n]."""
+    batch, length, heads, width = x.shape
+    step = F.softplus(dt + dt_bias)
+    B, C = (t.repeat_interleave(heads // t.shape[2], 2) for t in (B, C))
+    driven = operand(x * step[..., None])
+    S = torch.zeros(batch, heads, width, B.shape[-1], dtype=x.dtype, device=x.device)
+    rows = []
+    for first in range(0, length, chunk):
+        part = slice(first, first + chunk)
+        log = (step[:, part] * A).cumsum(1)
+        between = (log[:, :, None] - log[:, None]).permute(0, 3, 1, 2)
+        seen = torch.ones(between.shape[-2:], dtype=torch.bool, device=x.device).tril()
+        decay = torch.exp(between.masked_fill(~seen, -torch.inf))
+        u, k, q = (t[:, part].transpose(1, 2) for t in (driven, B, C))
+        log = log.transpose(1, 2)[..., None]
+        y = operand(q @ k.mT * decay) @ u + torch.exp(log) * (q @ operand(S).mT)
+        S = torch.exp(log[:, :, -1:]) * S + operand(torch.exp(log[:, :, -1:] - log) * u).mT @ k
+        rows.append(y.transpose(1, 2))
+    return (torch.cat(rows, 1) + D[:, None] * x) * F.silu(z)
+
+
+class Model(nn.Module):
+    chunk = 32
+
+    def __init__(self, heads):
+        super().__init__()
+        self.A_log = nn.Parameter(torch.linspace(-2.0, 0.5, heads))
+        self.D = nn.Parameter(torch.ones(heads))
+        self.dt_bias = nn.Parameter(torch.linspace(-2.0, 0.0, heads))
+
+    def forward(self, x, dt, B, C, z):
+        if x.shape[-1] != 64 or B.shape[-1] not in (64, 128):
+            raise ValueError("declared for 64 channels and 64 or 128 states a head")
+        x, dt, B, C, z = map(operand, (x, dt, B, C, z))
+        y = ssd(x, dt, -torch.exp(self.A_log), B, C, self.D, z, self.dt_bias, self.chunk)
+        return y.to(torch.bfloat16)
+
+
+batch = 1
+length = 75
+heads = 6
+groups = 2
+width = 64
+states = 64
+
+
+def get_inputs():
+    return [
+        torch.randn(batch, length, heads, width),
+        torch.randn(batch, length, heads),
+        torch.randn(batch, length, groups, states),
+        torch.randn(batch, length, groups, states),
+        torch.randn(batch, length, heads, width),
+    ]
+
+
+def get_init_inputs():
+    return [heads]
