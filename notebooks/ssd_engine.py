@@ -21,7 +21,7 @@ figures = "figures"
 # %%
 from lethe import plotting
 from lethe.audit import report
-from lethe.evidence import ssd_api, ssd_gpu_checks, ssd_predicted
+from lethe.evidence import ssd_api, ssd_here, ssd_predicted
 from lethe.paper import evidence, ssd_tables
 from lethe.paper.glue import Glue, count
 
@@ -79,7 +79,7 @@ glue.table(
 # In Triton's interpreter, small and in float16, against the float64 oracle.
 
 # %%
-live = ssd_gpu_checks.here(cases)
+live = ssd_here.here(cases)
 glue.table(
     "here",
     ssd_tables.accuracy(live),

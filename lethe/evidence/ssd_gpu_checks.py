@@ -8,15 +8,11 @@ say so; the others run, on small cases.
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from lethe import provenance
 from lethe.evidence import ssd_gpu_training as training
 from lethe.kernels.ssd.cases import Case, operands, stress
 
@@ -33,7 +29,7 @@ Task = tuple[Row, Callable[[], Row]]
 
 def tasks(device: str = "cuda") -> Iterator[Task]:
     """Every task with what it is about, the most telling first."""
-    cases = stress() if device == "cuda" else [_small(case) for case in stress()[:4]]
+    cases = stress() if device == "cuda" else [small(case) for case in stress()[:4]]
     plain = cases[0]
     for case in cases:
         yield {"kind": "accuracy", "case": case.id}, lambda c=case: accuracy(c, device)  # type: ignore[misc]
@@ -48,7 +44,7 @@ def tasks(device: str = "cuda") -> Iterator[Task]:
         yield {"kind": kind, "case": "mixer"}, lambda t=train: t(device)  # type: ignore[misc]
 
 
-def _small(case: Case) -> Case:
+def small(case: Case) -> Case:
     """A case that the interpreter finishes in seconds; float16, because it has no bfloat16."""
     return replace(case, batch=1, length=70, heads=min(case.heads, 3), groups=1, dtype="float16")
 
@@ -139,26 +135,6 @@ def accuracy(case: Case, device: str) -> Row:
     ok = all(e["rms"] < RMS and e["peak"] < PEAK for e in measured.values())
     worst = max(measured, key=lambda name: measured[name]["rms"] if measured[name]["rms"] >= 0 else math.inf)
     return {"ok": ok, "worst": worst, "errors": measured}
-
-
-def here(count: int) -> list[Row]:
-    """Accuracy of the first stress cases on a CPU, small, in a process that interprets Triton."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lethe.evidence.ssd_gpu_checks", str(count)],
-        capture_output=True, text=True, cwd=provenance.ROOT, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"the interpreted cases did not run: {done.stderr.strip().splitlines()[-1:]}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def _print(count: int) -> None:
-    from lethe.verifier.executors import library
-
-    library.use_interpreter()
-    for case in stress()[:count]:
-        small = _small(case)
-        print(json.dumps({"kind": "accuracy", "case": case.id, **accuracy(small, "cpu")}), flush=True)
 
 
 # --- execution ------------------------------------------------------------------------------------
@@ -300,7 +276,3 @@ def replay(case: Case, device: str) -> Row:
         torch.cuda.synchronize()
         changed += _differ(gradients(case, fresh, new_dy, new_dfinal), kept)
     return {"ok": not changed, "changed": changed}
-
-
-if __name__ == "__main__":
-    _print(int(sys.argv[1]))

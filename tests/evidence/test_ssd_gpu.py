@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from lethe.evidence import elsewhere, ssd_api, ssd_gpu, ssd_gpu_checks, ssd_predicted
+from lethe.evidence import elsewhere, ssd_api, ssd_gpu, ssd_gpu_checks, ssd_here, ssd_predicted
 from lethe.evidence import ssd_gpu_ahead as ahead
 from lethe.evidence.ssd_emulated import products, read_early
 from lethe.kernels.ssd import bench, tune
@@ -184,7 +184,7 @@ def test_the_interface_is_described_completely():
 def test_small_cases_are_accurate_here():
     """The first stress case in the interpreter, as the notebook runs it."""
     pytest.importorskip("lethe.references.ssd")
-    (row,) = ssd_gpu_checks.here(1)
+    (row,) = ssd_here.here(1)
     assert row["ok"], row
 
 
