@@ -1,0 +1,344 @@
+"""From an accepted node to launches: sizes, tiles, the workspace's layout, the arguments of every kernel.
+
+All of it is decided from metadata when a plan is built; nothing here imports a GPU module. Arguments name
+where they come from (`Value`): a tensor of the caller, a region of the workspace, or a number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lethe.kernels.ssd.graph import ITEM_BYTES, Node, sequence_count, slots
+from lethe.kernels.ssd.tiles import Tiles, fitted, lookup
+
+ALIGNMENT = 256
+"""Bytes on which a region of the workspace begins."""
+
+WIDE = 1024
+ROWS = 32
+COLUMNS = 32
+"""Block of the last launch: elements of dB and dC, and of a [slots, heads] sum."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers that a node's dims come to."""
+
+    batch: int
+    length: int
+    heads: int
+    groups: int
+    width: int
+    n: int
+    sequences: int
+    varlen: bool
+    chunk: int
+    tile: int
+
+    @property
+    def ratio(self) -> int:
+        """Tiles a chunk."""
+        return self.chunk // self.tile
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a sequence of the batch; unused in a packed one."""
+        return -(-self.length // self.tile)
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.length // self.chunk)
+
+    @property
+    def slots(self) -> int:
+        return slots(self.length, self.sequences, self.tile, self.varlen)
+
+    @property
+    def chunk_slots(self) -> int:
+        return slots(self.length, self.sequences, self.chunk, self.varlen)
+
+    @property
+    def per_group(self) -> int:
+        return self.heads // self.groups
+
+    @property
+    def state(self) -> int:
+        """Elements of one head's state."""
+        return self.width * self.n
+
+
+@dataclass(frozen=True)
+class Value:
+    """An argument: ``tensor`` or ``workspace`` (by `name`, with dtype), ``number``, or ``none``."""
+
+    kind: str
+    name: str = ""
+    dtype: str = ""
+    number: float = 0
+
+
+_NONE = Value("none")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel of a plan. `constants` are its compile-time arguments, `values` the others."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    values: Mapping[str, Value]
+    constants: Mapping[str, Any]
+    warps: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a plan will do, without any code: the part of it that is written to disk."""
+
+    op: str
+    engine: str
+    """Who runs it, and for which target: ``triton sm_90``, or ``triton interpreter``."""
+    tiles: Tiles
+    tiles_from: str
+    regions: Mapping[str, tuple[int, int]]
+    """Offset and bytes of each region of the workspace."""
+    workspace_bytes: int
+    launches: tuple[Launch, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Layout:
+        """Raises ValueError, KeyError or TypeError for anything that `to_json` did not write."""
+        raw = json.loads(text)
+        launches = tuple(
+            Launch(
+                one["kernel"], tuple(one["grid"]), {k: Value(**v) for k, v in one["values"].items()},
+                one["constants"], one["warps"],
+            )
+            for one in raw["launches"]
+        )  # fmt: skip
+        regions = {name: (place[0], place[1]) for name, place in raw["regions"].items()}
+        return cls(
+            raw["op"], raw["engine"], Tiles(**raw["tiles"]), raw["tiles_from"], regions,
+            raw["workspace_bytes"], launches,
+        )  # fmt: skip
+
+
+def sizes_of(node: Node, tile: int) -> Sizes:
+    """The sizes of an accepted node, with tiles of `tile` tokens."""
+    batch, length, heads, width = node.inputs["x"].dims
+    _, _, groups, n = node.inputs["B"].dims
+    chunk = node.attributes.chunk_size
+    varlen = "cu_seqlens" in node.inputs
+    return Sizes(batch, length, heads, groups, width, n, sequence_count(node.inputs), varlen, chunk, tile)
+
+
+def layout(node: Node, engine: str, target: int, tiles: Tiles | None = None) -> Layout:
+    """Lay an accepted node out for an engine. `tiles` overrides the table (for the search that fills it)."""
+    chunk, n = node.attributes.chunk_size, node.inputs["B"].dims[3]
+    if tiles is None:
+        tiles, source = lookup(op=node.op, chunk=chunk, n=n, gated="z" in node.inputs, target=target)
+    else:
+        tiles, source = fitted(tiles, chunk, n), "given"
+    work = _Work(node, sizes_of(node, tiles.tile), tiles)
+    launches = work.forward() if node.op == "SSD" else work.backward()
+    return Layout(node.op, engine, tiles, source, work.regions, work.used, launches)
+
+
+class _Work:
+    """Collects the regions of the workspace while the launches are written down."""
+
+    def __init__(self, node: Node, sizes: Sizes, tiles: Tiles) -> None:
+        self.node, self.sizes, self.tiles = node, sizes, tiles
+        self.regions: dict[str, tuple[int, int]] = {}
+        self.dtypes: dict[str, str] = {}
+        self.used = 0
+
+    def region(self, name: str, elements: int, dtype: str) -> Value:
+        nbytes = elements * ITEM_BYTES[dtype]
+        self.regions[name] = (self.used, nbytes)
+        self.used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return Value("workspace", name, dtype)
+
+    def tensor(self, name: str) -> Value:
+        t = self.node.inputs.get(name) or self.node.outputs.get(name)
+        return _NONE if t is None else Value("tensor", name, t.dtype)
+
+    def has(self, name: str) -> bool:
+        return name in self.node.inputs or name in self.node.outputs
+
+    def pick(self, used: bool, **names: str) -> dict[str, Value]:
+        """Tensors by argument; absent where the launch does not use them, so that more launches are alike."""
+        return {argument: self.tensor(name) if used else _NONE for argument, name in names.items()}
+
+    def strides(self, name: str, axes: str, used: bool = True) -> dict[str, Value]:
+        """``x_sb, x_sl, x_sh`` and their like; zero for a tensor that is not there or not used."""
+        t = self.node.inputs.get(name) or self.node.outputs.get(name)
+        steps = t.strides if t is not None and used else (0,) * 4
+        return {f"{name}_s{axis}": _int(step) for axis, step in zip(axes, steps, strict=False)}
+
+    def all_strides(self) -> dict[str, Value]:
+        return (
+            self.strides("x", "blh") | self.strides("B", "blg") | self.strides("C", "blg")
+            | self.strides("z", "blh")
+        )  # fmt: skip
+
+    def numbers(self, *names: str) -> dict[str, Value]:
+        s = self.sizes
+        known = {
+            "sequences": s.sequences, "length": s.length, "tiles": s.tiles, "chunks": s.chunks,
+            "heads": s.heads, "per_group": s.per_group, "tokens_all": s.batch * s.length, "slots": s.slots,
+        }  # fmt: skip
+        return {name: _int(known[name]) for name in names}
+
+    def limits(self) -> dict[str, Value]:
+        low, high = self.node.attributes.dt_limit
+        return {"low": Value("number", dtype="fp32", number=low)} | {
+            "high": Value("number", dtype="fp32", number=high)
+        }
+
+    def flags(self) -> dict[str, Any]:
+        """Compile-time arguments that several kernels share."""
+        s, D = self.sizes, self.node.inputs.get("D")
+        return {
+            "T": s.tile, "P": s.width, "N": s.n, "VARLEN": s.varlen,
+            "SOFTPLUS": self.node.attributes.dt_softplus, "HAS_BIAS": self.has("dt_bias"),
+            "HAS_D": D is not None, "D_WIDE": D is not None and len(D.dims) == 2, "HAS_Z": self.has("z"),
+        }  # fmt: skip
+
+    def steps(self) -> dict[str, Value]:
+        count = self.sizes.slots * self.sizes.heads * self.sizes.tile
+        return {
+            "step_ptr": self.region("steps", count, "float32"),
+            "decay_ptr": self.region("decay", count, "float32"),
+        }
+
+    def scan(
+        self, *, forward: bool, reverse: bool, resume: bool, save: bool, own: dict[str, Value]
+    ) -> Launch:
+        s, t = self.sizes, self.tiles
+        pieces = (s.width // t.scan_p) * (s.n // t.scan_n)
+        flags = self.flags() | {"HAS_Z": reverse and self.has("z")}
+        for absent in ("HAS_D", "D_WIDE"):
+            del flags[absent]
+        constants = flags | {
+            "BP": t.scan_p, "BN": t.scan_n, "RATIO": s.ratio, "FORWARD": forward, "REVERSE": reverse,
+            "RESUME": resume, "HAS_BEGIN": self.has("initial_states"),
+            "HAS_DFINAL": self.has("dfinal_states"), "HAS_FINAL": self.has("final_states"),
+            "HAS_DBEGIN": self.has("dinitial_states"), "SAVE": save, "STATES": "states_ptr" in own,
+            "STAGES": t.scan_stages,
+        }  # fmt: skip
+        begin = forward and not resume
+        values = {
+            **self.pick(forward, x_ptr="x", B_ptr="B"),
+            **self.pick(reverse, C_ptr="C", z_ptr="z", dy_ptr="dy"),
+            "dt_ptr": self.tensor("dt"), "A_ptr": self.tensor("A"), "bias_ptr": self.tensor("dt_bias"),
+            "cu_ptr": self.tensor("cu_seqlens"), **self.pick(begin, begin_ptr="initial_states"),
+            **self.pick(resume, resume_ptr="checkpoints"), **self.pick(save, checkpoint_ptr="checkpoints"),
+            "dfinal_ptr": self.tensor("dfinal_states"), "states_ptr": _NONE, "adjoints_ptr": _NONE,
+            "final_ptr": self.tensor("final_states"), "dbegin_ptr": self.tensor("dinitial_states"), **own,
+            **self.numbers("sequences", "length", "tiles", "chunks", "heads", "per_group"), **self.limits(),
+            **self.strides("x", "blh", forward), **self.strides("B", "blg", forward),
+            **self.strides("C", "blg", reverse), **self.strides("z", "blh", reverse),
+            **self.strides("dt", "bl"), **self.strides("dy", "blh", reverse),
+        }  # fmt: skip
+        first = max(s.sequences, s.chunk_slots) if resume else s.sequences
+        grid = (first, s.heads * pieces, 2 if forward and reverse else 1)
+        return Launch("scan", grid, values, constants, t.scan_warps)
+
+    def stored_states(self) -> Value:
+        """Where the states of all tiles are kept between two launches: rounded to what the products take."""
+        s = self.sizes
+        return self.region("states", s.slots * s.heads * s.state, self.node.inputs["x"].dtype)
+
+    def forward(self) -> tuple[Launch, ...]:
+        s, t = self.sizes, self.tiles
+        steps = self.steps()
+        saved = self.has("checkpoints")
+        same = saved and s.ratio == 1
+        states = self.tensor("checkpoints") if same else self.stored_states()
+        scan = self.scan(
+            forward=True, reverse=False, resume=False, save=saved and not same,
+            own={**steps, "states_ptr": states},
+        )  # fmt: skip
+        flags = self.flags()
+        for absent in ("SOFTPLUS", "HAS_BIAS"):
+            del flags[absent]
+        y = Value("tensor", "y", self.node.outputs["y"].dtype)
+        values = {
+            "x_ptr": self.tensor("x"), "B_ptr": self.tensor("B"), "C_ptr": self.tensor("C"),
+            "D_ptr": self.tensor("D"), "z_ptr": self.tensor("z"), "cu_ptr": self.tensor("cu_seqlens"),
+            "states_ptr": states, **steps, "y_ptr": y,
+            **self.numbers("sequences", "length", "tiles", "heads", "per_group"), **self.all_strides(),
+            **self.strides("y", "blh"), "D_sh": self.skip_stride(),
+        }  # fmt: skip
+        blocks = -(-s.per_group // t.output_heads)
+        constants = flags | {"HEADS": t.output_heads, "STAGES": t.output_stages}
+        out = Launch("output", (s.slots, s.groups * blocks, 1), values, constants, t.output_warps)
+        return (scan, out)
+
+    def skip_stride(self) -> Value:
+        D = self.node.inputs.get("D")
+        return _int(0 if D is None else D.strides[0])
+
+    def backward(self) -> tuple[Launch, ...]:
+        s, t = self.sizes, self.tiles
+        steps = self.steps()
+        io = self.node.inputs["x"].dtype
+        reused = self.has("checkpoints")
+        ready = reused and s.ratio == 1
+        states = self.tensor("checkpoints") if ready else self.stored_states()
+        adjoints = self.region("adjoints", s.slots * s.heads * s.state, io)
+        own = {**steps, "adjoints_ptr": adjoints} | ({} if ready else {"states_ptr": states})
+        scan = self.scan(forward=not ready, reverse=True, resume=reused and not ready, save=False, own=own)
+        blocks = -(-s.per_group // t.gradient_heads)
+        size = s.batch * s.length * s.groups * s.n
+        D = self.node.inputs.get("D")
+        skips = 0 if D is None else s.heads * (s.width if len(D.dims) == 2 else 1)
+        sums = s.slots * s.heads
+        parts = {
+            "dB_ptr": self.region("dB parts", blocks * size, "float32"),
+            "dC_ptr": self.region("dC parts", blocks * size, "float32"),
+            "dA_ptr": self.region("dA parts", sums, "float32"),
+            "dbias_ptr": self.region("dbias parts", sums, "float32") if self.has("dt_bias") else _NONE,
+            "dD_ptr": self.region("dD parts", s.slots * skips, "float32") if skips else _NONE,
+        }
+        values = {
+            "x_ptr": self.tensor("x"), "dt_ptr": self.tensor("dt"), "A_ptr": self.tensor("A"),
+            "bias_ptr": self.tensor("dt_bias"), "B_ptr": self.tensor("B"), "C_ptr": self.tensor("C"),
+            "D_ptr": self.tensor("D"), "z_ptr": self.tensor("z"), "dy_ptr": self.tensor("dy"),
+            "cu_ptr": self.tensor("cu_seqlens"), "states_ptr": states, "adjoints_ptr": adjoints, **steps,
+            "dx_ptr": self.tensor("dx"), "dz_ptr": self.tensor("dz"), "ddt_ptr": self.tensor("ddt"), **parts,
+            **self.numbers("sequences", "length", "tiles", "heads", "per_group", "tokens_all"),
+            **self.limits(), **self.all_strides(), **self.strides("dt", "bl"), **self.strides("dy", "blh"),
+            "D_sh": self.skip_stride(),
+        }  # fmt: skip
+        constants = self.flags() | {"HEADS": t.gradient_heads, "STAGES": t.gradient_stages}
+        grad = Launch("gradient", (s.slots, s.groups * blocks, 1), values, constants, t.gradient_warps)
+        return (scan, grad, self.finish(parts, blocks, size, skips))
+
+    def finish(self, parts: dict[str, Value], blocks: int, size: int, skips: int) -> Launch:
+        heads = -(-self.sizes.heads // COLUMNS)
+        wide = -(-size // WIDE)
+        values = {
+            "dB_part": parts["dB_ptr"], "dC_part": parts["dC_ptr"], "dA_part": parts["dA_ptr"],
+            "dbias_part": parts["dbias_ptr"], "dD_part": parts["dD_ptr"],
+            "dB_ptr": self.tensor("dB"), "dC_ptr": self.tensor("dC"), "dA_ptr": self.tensor("dA"),
+            "dbias_ptr": self.tensor("ddt_bias"), "dD_ptr": self.tensor("dD"),
+            "blocks": _int(blocks), "size": _int(size), **self.numbers("slots", "heads"),
+            "skips": _int(skips), "wide_programs": _int(wide), "head_programs": _int(heads),
+        }  # fmt: skip
+        constants = {
+            "HAS_BIAS": self.has("dt_bias"), "HAS_D": bool(skips), "WIDE": WIDE, "ROWS": ROWS,
+            "COLUMNS": COLUMNS,
+        }  # fmt: skip
+        return Launch("finish", (wide + heads + -(-skips // COLUMNS), 1, 1), values, constants, 4)
+
+
+def _int(number: int) -> Value:
+    return Value("number", dtype="i32" if -(2**31) <= number < 2**31 else "i64", number=number)

@@ -1,0 +1,135 @@
+"""The search for tiles: every launch of a plan timed alone, with each way of cutting it.
+
+`search` yields raw samples; `chosen` makes of them the table that `tiles` reads (``tiles.json``). With tiles
+of a given number of tokens the launches do not influence each other, so each kernel is searched for itself;
+how many tokens a tile has is then decided by the sum. `search` needs a GPU, `variants` does not.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from lethe.kernels.ssd.cases import Case
+from lethe.kernels.ssd.tiles import Tiles
+
+SCANS = [
+    {"scan_p": 32, "scan_n": 64, "scan_warps": 4, "scan_stages": 3},
+    {"scan_p": 32, "scan_n": 64, "scan_warps": 4, "scan_stages": 4},
+    {"scan_p": 32, "scan_n": 64, "scan_warps": 2, "scan_stages": 3},
+    {"scan_p": 64, "scan_n": 64, "scan_warps": 4, "scan_stages": 3},
+    {"scan_p": 64, "scan_n": 32, "scan_warps": 4, "scan_stages": 3},
+    {"scan_p": 32, "scan_n": 32, "scan_warps": 4, "scan_stages": 3},
+    {"scan_p": 32, "scan_n": 32, "scan_warps": 2, "scan_stages": 4},
+    {"scan_p": 16, "scan_n": 64, "scan_warps": 2, "scan_stages": 3},
+    {"scan_p": 16, "scan_n": 64, "scan_warps": 4, "scan_stages": 4},
+]
+OUTPUTS = [
+    {"output_heads": heads, "output_warps": 4, "output_stages": stages}
+    for heads, stages in ((4, 2), (2, 2), (8, 2), (16, 2), (1, 1), (4, 3), (8, 1), (8, 3))
+]
+GRADIENTS = [
+    {"gradient_heads": heads, "gradient_warps": 4, "gradient_stages": stages}
+    for heads, stages in ((8, 2), (4, 2), (16, 2), (32, 2), (8, 1), (16, 1), (8, 3))
+] + [{"gradient_heads": 8, "gradient_warps": 8, "gradient_stages": 1}]
+BIG_OUTPUTS = [
+    {"output_heads": heads, "output_warps": 8, "output_stages": 2} for heads in (4, 2, 8)
+]  # with 128 tokens a program needs eight warps
+
+Row = dict[str, Any]
+
+
+def cases() -> list[Case]:
+    """What the table has rows for: without and with a gate, both state sizes, chunks of 64 and 128."""
+    base = Case("", length=2048, heads=64, groups=1, initial=False, final=False, checkpoint="bfloat16")
+    return [
+        replace(base, id=f"N{n}-chunk{chunk}-{'gated' if gated else 'plain'}", n=n, chunk=chunk, gated=gated)
+        for n, chunk in ((64, 64), (128, 64), (64, 128))
+        for gated in (False, True)
+    ]
+
+
+def variants(case: Case, op: str) -> Iterator[tuple[str, Tiles]]:
+    """Each kernel of the plan with each of its cuts: the kernel's name, and the tiles of the whole plan."""
+    for tile in (64, 128) if op == "SSD" and case.chunk == 128 else (64,):
+        base = Tiles(tile=tile, output_warps=8 if tile == 128 else 4)
+        for cut in SCANS:
+            yield "scan", replace(base, **cut)
+        if op == "SSD":
+            for cut in BIG_OUTPUTS if tile == 128 else OUTPUTS:
+                yield "output", replace(base, **cut)
+        else:
+            for cut in GRADIENTS:
+                yield "gradient", replace(base, **cut)
+
+
+def timed(case: Case, op: str, kernel: str, tiles: Tiles, place: tuple[str, int | None], repeats: int) -> Row:
+    """Samples of one launch (for the gradient: with the launch that adds its parts up)."""
+    from lethe.kernels.ssd.bench import alone
+    from lethe.kernels.ssd.bound import bind
+
+    bound = bind(case, op, *place, tiles)
+    bound.execute()
+    names = [one.launch.kernel for one in bound.plan.prepared]
+    wanted = [names.index(kernel)] + ([names.index("finish")] if kernel == "gradient" else [])
+
+    def step() -> None:
+        for index in wanted:
+            bound.launch(index)
+
+    samples = alone(step, repeats, place[0])
+    return {
+        "case": case.id, "op": op, "kernel": kernel, "tiles": tiles.record(),
+        "samples_us": samples, "median_us": statistics.median(samples),
+    }  # fmt: skip
+
+
+def search(target: int, seconds: float, repeats: int = 5) -> Iterator[Row]:
+    """A row for each variant until the time is spent; one that does not run is a row with its error."""
+    import torch
+
+    end = time.monotonic() + seconds
+    for case in cases():
+        for op in ("SSD", "SSD_BWD"):
+            for kernel, tiles in variants(case, op):
+                about = {"case": case.id, "op": op, "kernel": kernel, "tiles": tiles.record()}
+                if time.monotonic() > end:
+                    yield {**about, "skipped": "the time was spent"}
+                    continue
+                try:
+                    yield timed(case, op, kernel, tiles, ("cuda", target), repeats)
+                except Exception as error:  # a cut that does not fit the device; the row says why
+                    yield {**about, "error": f"{type(error).__name__}: {str(error)[:200]}"}
+                    torch.cuda.synchronize()
+
+
+def chosen(found: list[Row], source: str) -> list[Row]:
+    """Rows of the table: for each case and pass the fastest cut of each kernel, then the faster tile."""
+    table = []
+    for case in cases():
+        for op in ("SSD", "SSD_BWD"):
+            best: dict[int, dict[str, Row]] = {}
+            for row in found:
+                if (row["case"], row["op"]) == (case.id, op) and "median_us" in row:
+                    kernels = best.setdefault(row["tiles"]["tile"], {})
+                    if row["median_us"] < kernels.get(row["kernel"], row)["median_us"] or (
+                        row["kernel"] not in kernels
+                    ):
+                        kernels[row["kernel"]] = row
+            whole = {tile: k for tile, k in best.items() if len(k) == 2}
+            if not whole:
+                continue
+            tile = min(whole, key=lambda t: sum(row["median_us"] for row in whole[t].values()))
+            cut: dict[str, int] = {"tile": tile}
+            for kernel, row in whole[tile].items():
+                prefix = "scan" if kernel == "scan" else kernel
+                cut |= {k: v for k, v in row["tiles"].items() if k.startswith(prefix)}
+            where = {"op": op, "n": case.n, "gated": case.gated, "chunk": case.chunk}
+            table.append({"where": where, "source": source, "tiles": cut})
+            if case.chunk == 128:  # a longer chunk holds the same tiles
+                table.append({"where": {**where, "chunk": 256}, "source": source, "tiles": cut})
+    fallback = {"where": {}, "source": "chosen by counting registers, not measured", "tiles": {}}
+    return [fallback, *table]

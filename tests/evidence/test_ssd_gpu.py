@@ -1,0 +1,199 @@
+"""The GPU run of the state-space engine, as far as it goes without a GPU: tasks, kernels, record."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from lethe.evidence import elsewhere, ssd_api, ssd_gpu, ssd_gpu_checks, ssd_here, ssd_predicted
+from lethe.evidence import ssd_gpu_ahead as ahead
+from lethe.evidence.ssd_emulated import products, read_early
+from lethe.kernels.ssd import bench, tune
+from lethe.kernels.ssd.tiles import Tiles
+
+
+def test_every_stress_case_and_promise_is_a_task():
+    from lethe.kernels.ssd.cases import stress
+
+    about = [row for row, _ in ssd_gpu_checks.tasks("cuda")]
+    assert [r["case"] for r in about if r["kind"] == "accuracy"] == [case.id for case in stress()]
+    kinds = {r["kind"] for r in about}
+    assert kinds == {
+        "accuracy", "deterministic", "rebinding", "allocation", "streams", "replay", "compile",
+        "training graph",
+    }  # fmt: skip
+
+
+def test_what_needs_cuda_says_so_and_what_fails_is_a_row(tmp_path, monkeypatch):
+    def broken():
+        raise RuntimeError("no such kernel")
+
+    rows = [
+        ({"kind": "streams", "case": "plain"}, lambda: ssd_gpu_checks.streams(None, "cpu")),
+        ({"kind": "accuracy", "case": "plain"}, broken),
+        ({"kind": "replay", "case": "plain"}, lambda: {"ok": True}),
+    ]
+    monkeypatch.setattr(ssd_gpu_checks, "tasks", lambda device: iter(rows))
+    assert not ssd_gpu.checks(tmp_path / "c.jsonl", 60.0, device="cpu")
+    found = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
+    assert found[0]["skipped"] == "needs a CUDA device"
+    assert found[1]["error"] == "RuntimeError: no such kernel" and found[1]["ok"] is False
+    assert found[2]["ok"] is True
+
+
+def test_errors_are_relative_and_a_zero_truth_is_held_absolutely():
+    import torch
+
+    exact = {"y": torch.tensor([3.0, 4.0], dtype=torch.float64), "dA": torch.zeros(2, dtype=torch.float64)}
+    found = ssd_gpu_checks.errors({"y": torch.tensor([3.0, 4.5]), "dA": torch.tensor([0.0, 0.25])}, exact)
+    assert found["y"] == {"rms": 0.1, "peak": 0.125}
+    assert found["dA"] == {"rms": 0.25, "peak": 0.25}
+
+
+def test_the_run_s_kernels_are_each_listed_once():
+    checks = list(ahead.launches("checks", 90))
+    assert {x.kernel for x in checks} == {"scan", "output", "gradient", "finish"}
+    assert len({json.dumps([x.kernel, dict(x.constants), x.warps], default=str) for x in checks}) > 40
+
+
+def test_the_search_takes_the_fastest_cut_of_each_kernel_and_the_faster_tile():
+    rows = []
+    for case in tune.cases():
+        for op in ("SSD", "SSD_BWD"):
+            for i, (kernel, tiles) in enumerate(tune.variants(case, op)):
+                time = 100.0 - i if tiles.tile == 64 else 1000.0
+                rows.append(
+                    {"case": case.id, "op": op, "kernel": kernel, "tiles": tiles.record(), "median_us": time}
+                )
+    table = tune.chosen(rows, "here")
+    assert table[0]["where"] == {} and all(row["source"] == "here" for row in table[1:])
+    first = next(r for r in table if r["where"].get("op") == "SSD" and r["where"]["chunk"] == 64)
+    assert first["tiles"] == {"tile": 64} | tune.SCANS[-1] | tune.OUTPUTS[-1]
+    back = next(r for r in table if r["where"].get("op") == "SSD_BWD")
+    assert back["tiles"] == {"tile": 64} | tune.SCANS[-1] | tune.GRADIENTS[-1]
+    assert all(row["tiles"].get("tile", 64) == 64 for row in table)
+    assert {row["where"].get("chunk") for row in table} == {None, 64, 128, 256}
+    for row in table:
+        Tiles(**row["tiles"])
+
+
+def test_a_search_that_timed_only_some_kernels_leaves_no_half_rows():
+    case = tune.cases()[0]
+    rows = [{"case": case.id, "op": "SSD", "kernel": "scan", "tiles": Tiles().record(), "median_us": 1.0}]
+    assert len(tune.chosen(rows, "here")) == 1
+
+
+def test_a_ratio_takes_the_official_operator_at_its_best_chunk():
+    def times(forward, both):
+        return {"forward_us": {"median": forward}, "both_us": {"median": both}, "backward_us": both - forward}
+
+    found = {
+        "ours": times(10, 40),
+        "official, chunk 64": times(30, 90),
+        "official, chunk 256": times(20, 100),
+    }
+    assert bench.best(found) == "official, chunk 64"
+    assert bench.ratios(found) == {"forward": 2.0, "backward": 2.0, "both": 2.25}
+    assert bench.ratios({"ours": times(10, 40)}) == {}
+
+
+def test_the_record_keeps_the_rows_and_the_table(tmp_path):
+    elsewhere.note(tmp_path, "cpu")
+    (tmp_path / "checks.jsonl").write_text(json.dumps({"kind": "replay", "ok": True}) + "\n")
+    (tmp_path / "tests.json").write_text(json.dumps({"status": 0}))
+    (tmp_path / "speed.jsonl").write_text(json.dumps({"id": "one"}) + "\n")
+    (tmp_path / "tiles.json").write_text(json.dumps({"rows": [{}]}))
+    table = tmp_path / "table.json"
+    paths = ssd_gpu.record(tmp_path, tmp_path / "measured", table)
+    assert sorted(path.name for path in paths) == ["ssd_checks.json", "ssd_speed.json"]
+    assert not table.exists()
+    kept = json.loads(next(p for p in paths if p.name == "ssd_checks.json").read_text())
+    assert kept["samples"] == [{"kind": "replay", "ok": True}]
+    assert kept["parameters"]["tests"] == {"status": 0}
+    (tmp_path / "tiles.json").write_text(json.dumps({"rows": [{}, {}]}))
+    (tmp_path / "again.jsonl").write_text(json.dumps({"kind": "replay", "ok": False}) + "\n")
+    kept = json.loads(ssd_gpu.record(tmp_path, tmp_path / "measured", table)[0].read_text())
+    assert len(json.loads(table.read_text())["rows"]) == 2
+    assert kept["samples"] == [{"kind": "replay", "ok": False}] and kept["parameters"]["tiles_found"]
+
+
+def test_without_a_device_the_run_says_so(monkeypatch, tmp_path, capsys):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert ssd_gpu.main(["run", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "ssd_gpu: no CUDA device is visible to torch; try dry\n"
+
+
+def test_parts_share_the_time_and_one_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
+    """The parent's loop with stand-ins for the parts: order, limits within the time, an error in a file."""
+    seen = []
+
+    def part(name, out, official, seconds):
+        seen.append((name, seconds))
+        if name == "tune":
+            (out / "tiles.json").write_text("{}")
+            raise OSError("no space")
+        return {"status": 0}
+
+    monkeypatch.setattr(ssd_gpu, "_target", lambda: 90)
+    monkeypatch.setattr(ssd_gpu, "_part", part)
+    monkeypatch.setattr(ssd_gpu.elsewhere, "note", lambda out: None)
+    monkeypatch.setattr(ahead, "compile_all", lambda *a: {"failures": []})
+    monkeypatch.setattr(ahead, "compiler", lambda *a: None)
+    monkeypatch.setattr(ahead, "joined", lambda children, end: [])
+    monkeypatch.setattr(ahead, "COMPILERS", 4)
+    monkeypatch.setenv(ssd_gpu.tiles.VARIABLE, "")
+    ssd_gpu.run(tmp_path, None, 500.0, [])
+    assert os.environ[ssd_gpu.tiles.VARIABLE] == str(tmp_path / "tiles.json")
+    assert [name for name, _ in seen] == list(ssd_gpu.PARTS)
+    assert all(0 < seconds <= 500 for _, seconds in seen)
+    assert json.loads((tmp_path / "tune.json").read_text())["error"] == "OSError: no space"
+    assert json.loads((tmp_path / "tests.json").read_text())["status"] == 0
+
+
+PTX = """
+tcgen05.ld.sync.aligned.16x32bx2.x2.b32 {%r1, %r2}, [%r9], 16;
+add.f32 %r3, %r1, %r1;
+tcgen05.wait::ld.sync.aligned;
+add.f32 %r4, %r2, %r1;
+@%p1 tcgen05.mma.cta_group::1.kind::f16 [%r5], %rd1, %rd2, %r6, %p2;
+wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%r7}, %rd3, %rd4, 1, 1, 1, 0, 0;
+"""
+
+
+def test_ptx_is_read_for_early_reads_and_matrix_instructions():
+    assert read_early(PTX) == 1
+    assert read_early(PTX.replace("add.f32 %r3, %r1, %r1;", "add.f32 %r3, %r9, %r9;")) == 0
+    assert products(PTX) == {"tcgen05.mma": 1, "wgmma.mma_async": 1}
+
+
+def test_the_interface_is_described_completely():
+    from lethe.kernels import ssd
+
+    names = {name.split(".")[0] for name, _, _ in ssd_api.interface()}
+    assert names == set(ssd.__all__) - {"RULES", "TensorSpec"}
+    assert all(what for _, _, what in ssd_api.interface())
+    assert all(meaning for _, _, meaning in ssd_api.operands())
+    assert len(ssd_predicted.launches()) == 10 and len(ssd_predicted.rules()) == len(ssd.RULES)
+
+
+@pytest.mark.slow
+def test_small_cases_are_accurate_here():
+    """The first stress case in the interpreter, as the notebook runs it."""
+    pytest.importorskip("lethe.references.ssd")
+    (row,) = ssd_here.here(1)
+    assert row["ok"], row
+
+
+@pytest.mark.slow
+@pytest.mark.compiles
+def test_the_kernels_for_hopper_are_right_instruction_by_instruction():
+    """Triton's PTX for sm_90, forward and backward, in the emulator with its checks on, loads ending late."""
+    pytest.importorskip("lethe.references.ssd")
+    from lethe.evidence.ssd_emulated import executed
+
+    found = executed(90, schedule="late")
+    assert found["status"] == "right", found
