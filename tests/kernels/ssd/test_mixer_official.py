@@ -24,6 +24,7 @@ LAYERS: dict[str, dict[str, Any]] = {
 DEFAULTS = {"d_model": 64}
 SLACK = 3.0
 """The mixer may round in other places than eager torch in bf16 does, and as often again on the way back."""
+DRAWS = 5
 
 
 def built(options: dict[str, Any], device: str = "cpu") -> Any:
@@ -47,8 +48,8 @@ def test_the_state_dict_is_the_official_one(name):
 
 
 def test_the_defaults_are_those_announced():
-    """64 states, 4 taps, expansion 2, 64 channels a head, one group."""
-    announced = {"d_state": 64, "d_conv": 4, "expand": 2, "headdim": 64, "ngroups": 1}
+    """The official ones: 128 states, 4 taps, expansion 2, 64 channels a head, one group."""
+    announced = {"d_state": 128, "d_conv": 4, "expand": 2, "headdim": 64, "ngroups": 1}
     found = {k: tuple(v.shape) for k, v in built(DEFAULTS).state_dict().items()}
     assert found == shapes(64, **announced)
 
@@ -89,7 +90,16 @@ def relative(got: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def errors(layer: Any, options: dict[str, Any], batch: int, length: int, device: str) -> dict[str, Any]:
-    """Relative RMS of the output and of every gradient: the mixer's, and eager torch's, against float64."""
+    """Relative RMS of the output and of every gradient: the mixer's, and eager torch's, against float64.
+
+    The largest of `DRAWS` draws on both sides: a gradient of one number a head is nearly exact by chance in
+    some draws, and then says nothing about what bfloat16 costs.
+    """
+    drawn = [one_draw(layer, options, batch, length, device) for _ in range(DRAWS)]
+    return {name: tuple(max(d[name][i] for d in drawn) for i in (0, 1)) for name in drawn[0]}
+
+
+def one_draw(layer: Any, options: dict[str, Any], batch: int, length: int, device: str) -> dict[str, Any]:
     u = torch.randn(batch, length, options["d_model"], device=device).bfloat16()
     dout = torch.randn_like(u)
     groups = options.get("ngroups", 1)
