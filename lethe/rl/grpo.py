@@ -42,7 +42,9 @@ class Objective:
         if self.reduction not in REDUCTIONS:
             raise ValueError(f"unknown reduction {self.reduction!r}; choose one of {', '.join(REDUCTIONS)}")
         if min(self.clip_low, self.clip_high, self.beta) < 0 or self.longest < 1:
-            raise ValueError("clips and beta must not be negative, and the longest answer has at least 1 token")
+            raise ValueError(
+                "clips and beta must not be negative, and the longest answer has at least 1 token"
+            )
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,7 @@ EPS = torch.finfo(torch.float64).eps
 def batch(seed=0, answers=6, tokens=5, words=11):
     """Logits of three policies, tokens, a ragged mask and advantages, in float64."""
     draw = torch.Generator().manual_seed(seed)
-    logits = [
-        torch.randn(answers, tokens, words, generator=draw, dtype=torch.float64) for _ in range(3)
-    ]
+    logits = [torch.randn(answers, tokens, words, generator=draw, dtype=torch.float64) for _ in range(3)]
     ids = torch.randint(words, (answers, tokens), generator=draw)
     lengths = torch.randint(1, tokens + 1, (answers,), generator=draw)
     mask = (torch.arange(tokens) < lengths[:, None]).double()
