@@ -10,10 +10,11 @@ reward: the same file can be read under another schedule.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ from lethe.rl.speed import Speed, Stopwatch, timeable
 from lethe.verifier.problem import Candidate, CandidateError, Problem, load_candidate
 
 CORPUS = "rl"
+
+LIBRARY = re.compile(r"^\s*(import ctypes|from ctypes)\b", re.MULTILINE)
+"""How a text that brings its own C++ loads it, as those of the house corpus do. Only a launch of a Triton kernel is
+proved; whether a library is called as well as loaded is not."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,8 @@ class Court:
 def _row(attempt: Attempt) -> Row:
     """The attempt as a row of a corpus, its id made of what its answer depends on."""
     candidate = load_candidate(_as_text(attempt.source), attempt.entry)
+    if candidate.language == "python" and LIBRARY.search(candidate.source):
+        candidate = replace(candidate, language="cpp")
     against = attempt.baseline.sha256[:12] if attempt.baseline is not None else "untimed"
     key = f"{attempt.problem.sha256[:12]}-{candidate.sha256}-{attempt.entry}-{against}"
     return Row(
