@@ -41,6 +41,9 @@ class Plan:
     """Steps between two points of the curve."""
 
 
+USUAL = Plan()
+
+
 @dataclass(frozen=True)
 class Point:
     """Regrets, averaged over the training shapes, once so many measurements are spent."""
@@ -63,7 +66,7 @@ def rewards(bench: Bench, rollout: Rollout, group: int) -> list[float]:
     return found
 
 
-def train(table: Table, plan: Plan = Plan(), seed: int = 0) -> tuple[KnobPolicy, list[Point]]:
+def train(table: Table, plan: Plan = USUAL, seed: int = 0) -> tuple[KnobPolicy, list[Point]]:
     """A policy trained from nothing on the table's training shapes, and its curve."""
     policy, bench = KnobPolicy(table.space, seed), Bench(table, seed)
     optimiser = torch.optim.Adam(policy.parameters(), plan.rate)

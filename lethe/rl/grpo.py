@@ -58,6 +58,10 @@ class Loss:
     """Share of tokens at which the clip took effect."""
 
 
+PLAIN = Objective()
+"""The published clip, without a reference."""
+
+
 def group_advantages(rewards: Tensor, group: int, scale: str = "group") -> Tensor:
     """Advantages [n] of rewards [n], which stand group after group.
 
@@ -98,7 +102,7 @@ def grpo_loss(
     advantages: Tensor,
     mask: Tensor,
     ref_logps: Tensor | None = None,
-    objective: Objective = Objective(),
+    objective: Objective = PLAIN,
 ) -> Loss:
     """The loss of a batch of answers.
 

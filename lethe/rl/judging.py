@@ -78,6 +78,9 @@ class Court:
         log: the append-only file; None keeps the answers of this process alone.
         workers: processes that judge beside each other; 0 judges in this one.
         settings: how they judge.
+        witness: how a kernel that passed is judged once more, in this process. On a GPU a kernel that is launched as a
+            decoy and one that reads past the end of a tensor leave no trace, in Triton's interpreter they do; so
+            where `settings` may take a GPU, the witness is the interpreter. What it cannot run does not count.
         timing: whether what passes is timed, where a clock can tell (see `lethe.rl.speed`); always one at a time
             and with no judge at work.
     """
@@ -85,6 +88,7 @@ class Court:
     log: Path | None = None
     workers: int = 0
     settings: JudgeSettings = field(default_factory=lambda: JudgeSettings(device="cpu", quick=True))
+    witness: JudgeSettings | None = None
     timing: bool = True
     throughput: Throughput = field(default_factory=Throughput)
 
@@ -95,6 +99,9 @@ class Court:
             self._kept[line["id"]] = line
         self._pool = _Pool(self.settings, self.workers) if self.workers else None
         self._judge: Any = None
+        if self.witness is None and self.settings.device != "cpu":
+            self.witness = replace(self.settings, device="cpu")
+        self._witness: Any = None
         self._watch: Stopwatch | None = None
 
     def __enter__(self) -> Court:
@@ -107,7 +114,7 @@ class Court:
         """End the judges and release the file."""
         if self._pool is not None:
             self._pool.stop()
-        for held in (self._judge, self._watch, self._log):
+        for held in (self._judge, self._witness, self._watch, self._log):
             if held is not None:
                 held.close()
 
@@ -133,8 +140,8 @@ class Court:
                 rows[row.id] = row
         fresh = {result.row.id: result for result in self._verdicts(list(rows.values()))}
         for row_id, result in fresh.items():
-            speed = self._timed(result, baselines[row_id])
-            self._keep(result, speed)
+            result = self._confirmed(result)
+            self._keep(result, self._timed(result, baselines[row_id]))
         self.throughput.asked += len(attempts)
         self.throughput.judged += len(rows)
         self.throughput.seconds += time.perf_counter() - begun
@@ -142,7 +149,12 @@ class Court:
 
     def _known(self, row: Row) -> bool:
         line = self._kept.get(row.id)
-        return line is not None and lines.is_current(line, row) and line["settings"] == self.settings.record()
+        return line is not None and lines.is_current(line, row) and line["settings"] == self._asked()
+
+    def _asked(self) -> dict[str, Any]:
+        """How an attempt is judged, as its line says."""
+        told = self.settings.record()
+        return told if self.witness is None else {**told, "witness": self.witness.record()}
 
     def _verdicts(self, rows: list[Row]) -> Iterator[Result]:
         if self._pool is not None:
@@ -153,6 +165,14 @@ class Court:
             start = time.perf_counter()
             verdict = judge_row(self._judge, row)
             yield Result(row, verdict, time.perf_counter() - start)
+
+    def _confirmed(self, result: Result) -> Result:
+        """The witness's verdict in the place of a pass that it contradicts."""
+        if self.witness is None or not result.verdict.clean:
+            return result
+        self._witness = self._witness or self.witness.make()
+        again = judge_row(self._witness, result.row)
+        return replace(result, verdict=again) if again.violated else result
 
     def _timed(self, result: Result, baseline: Candidate | None) -> Speed | None:
         device = self.settings.device
@@ -165,7 +185,7 @@ class Court:
         return self._watch.compare(result.row.problem, result.row.candidate, baseline)
 
     def _keep(self, result: Result, speed: Speed | None) -> None:
-        line = lines.make(result.row, result.verdict, self.settings.record(), result.wall)
+        line = lines.make(result.row, result.verdict, self._asked(), result.wall)
         if speed is not None:
             line["timing"]["speed"] = speed.facts()
         self._kept[result.row.id] = line

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lethe.rl.grpo import Objective, group_advantages, grpo_loss
+from lethe.rl.grpo import PLAIN, Objective, group_advantages, grpo_loss
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def grpo_step(
     reward: Callable[[Rollout], Sequence[float]],
     *,
     group: int,
-    objective: Objective = Objective(),
+    objective: Objective = PLAIN,
     epochs: int = 1,
     max_norm: float = 1.0,
 ) -> Step:
@@ -79,7 +79,7 @@ def grpo_step(
     """
     rollout = policy.sample(contexts, group)
     rewards = [float(r) for r in reward(rollout)]
-    advantages = group_advantages(torch.tensor(rewards, dtype=rollout.logps.dtype), group)
+    advantages = group_advantages(torch.tensor(rewards).to(rollout.logps), group)
     loss = kl = clipped = 0.0
     if bool((advantages != 0).any()):
         reference = policy.reference_logps(rollout) if objective.beta else None

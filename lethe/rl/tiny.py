@@ -1,11 +1,13 @@
-"""A tokenizer of single characters and a randomly initialised model of a few thousand weights."""
+"""A tokenizer of single characters and a random model of some ten thousand weights, for tests and dry runs."""
 
 from __future__ import annotations
 
 import string
+from typing import Any
 
 
-def tiny_tokenizer():
+def tiny_tokenizer() -> Any:
+    """Every printable character is a token."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -18,14 +20,15 @@ def tiny_tokenizer():
     )
 
 
-def tiny_model(tokenizer, seed=0, hidden=32):
+def tiny_model(tokenizer: Any, seed: int = 0, hidden: int = 32) -> Any:
+    """A Llama of two layers, randomly initialised."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=4096,
         pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
