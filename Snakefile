@@ -183,6 +183,7 @@ include: "rules/campaign.smk"
 include: "rules/kernels.smk"
 include: "rules/ptx.smk"
 include: "rules/gdn.smk"
+include: "rules/reward.smk"
 
 
 rule pages:

@@ -1,4 +1,4 @@
-"""The verifier as a reward, and policies that are trained on it: GRPO over launch parameters and over edits."""
+"""The verifier as a reward, and policies trained on it: GRPO over launch parameters and over edits."""
 
 from __future__ import annotations
 

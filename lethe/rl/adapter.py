@@ -11,12 +11,13 @@
             train_dataset=Dataset.from_list([{"prompt": ask}] * 64),
         ).train()
 
-The object has the signature that TRL's GRPOTrainer calls, ``(prompts, completions, **columns) -> list[float]``,
-which is that of a group reward function of the ``verifiers`` library as well (``vf.Rubric(funcs=[reward])``); its
-method `one` is that of a single rollout, ``(prompt, completion, **columns) -> float``.
+The object has the signature that TRL's GRPOTrainer calls, ``(prompts, completions, **columns) ->
+list[float]``, which is that of a group reward function of the ``verifiers`` library as well
+(``vf.Rubric(funcs=[reward])``); its method `one` is that of a single rollout, ``(prompt, completion,
+**columns) -> float``.
 
-With several problems leave the first argument out and give the dataset a column ``problem``, a path or the text of
-a reference in KernelBench's format; a column ``baseline`` is the kernel that an answer must beat.
+With several problems leave the first argument out and give the dataset a column ``problem``, a path or the
+text of a reference in KernelBench's format; a column ``baseline`` is the kernel that an answer must beat.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ def reward_fn(
             dataset's column ``problem`` says.
         schedule: ``"paper"``, ``"readme"`` or ``"strict"``; see `lethe.rl.ladder`.
         baseline: a kernel to be faster than (path or text); without one speed pays nothing.
-        language: what a kernel must be written in; None accepts plain torch too, which then earns the reward of a
+        language: what a kernel must be written in; None accepts plain torch too, which then earns the
+        reward of a
             kernel.
         log: append-only file of every verdict; a run that was killed resumes from it.
         workers: judging processes beside each other; 0 judges in this one.

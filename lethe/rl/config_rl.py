@@ -1,14 +1,15 @@
 """Launch parameters by reinforcement learning, against searches that spend the same measurements.
 
-The reward of a configuration is the logarithm of its speed; what is common to a group, the shape's own scale, drops
-out of the advantages. A failing launch earns one unit less than the slowest of its group. After every step the
-policy's own choice, and the fastest configuration that it has measured, are held against the best of the table:
-the regret. Beside it stand
+The reward of a configuration is the logarithm of its speed; what is common to a group, the shape's own
+scale, drops out of the advantages. A failing launch earns one unit less than the slowest of its group.
+After every step the policy's own choice, and the fastest configuration that it has measured, are held
+against the best of the table: the regret. Beside it stand
 
 * random search: the same number of measurements, spread evenly over the shapes, without repetition;
 * exhaustive search: every configuration of every shape;
 * Triton's autotuner: every configuration too, for each new shape, ranked by its own benchmark;
-* what costs no measurement at a new shape: the kernels' selector, the best single configuration for all training
+* what costs no measurement at a new shape: the kernels' selector, the best single configuration for all
+training
   shapes, the best one of the nearest training shape.
 """
 
@@ -123,7 +124,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def selector(table: Table, shape: Shape) -> float:
-    """Regret of the kernels' own selector; below zero where its choice lies outside the space and is better."""
+    """Regret of the kernels' own selector; below zero where its choice lies outside the space and is
+    better."""
     return table.selector[shape] / table.best(shape) - 1
 
 

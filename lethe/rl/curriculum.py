@@ -1,7 +1,7 @@
 """A curriculum: tasks in levels, the next of which opens once enough of the attempts at this one are right.
 
-A policy that is never right learns nothing from groups of equal rewards; easy tasks first gives it something to tell
-apart. Levels that were opened stay open, so that what was learned is not forgotten.
+A policy that is never right learns nothing from groups of equal rewards; easy tasks first gives it
+something to tell apart. Levels that were opened stay open, so that what was learned is not forgotten.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Curriculum(Generic[T]):
         """How many levels are open."""
 
     def draw(self, count: int) -> list[T]:
-        """`count` tasks, half of them (rounded up) of the newest level, different ones as long as there are."""
+        """`count` tasks, half of them (rounded up) of the newest level, different ones as long as there
+        are."""
         newest = self._levels[self.open - 1]
         earlier = [task for level in self._levels[: self.open - 1] for task in level]
         new = count if not earlier else (count + 1) // 2

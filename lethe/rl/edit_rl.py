@@ -1,12 +1,13 @@
-"""Edits by reinforcement learning: a policy proposes, the edit is applied, the verifier judges, the ladder pays.
+"""Edits by reinforcement learning: a policy proposes, the verifier judges, the ladder pays.
 
-    python -m lethe.rl.edit_rl run --out FOLDER [--attempts 320] [--schedule readme] [--workers 1] [--seed 0]
+    python -m lethe.rl.edit_rl run --out FOLDER [--attempts 320] [--schedule readme] [--workers 0] [--seed 0]
     python -m lethe.rl.edit_rl record FOLDER
 
-The policy chooses one of the scripted operators of `lethe.rl.mutations`; the operator finds a place at random. It is
-trained from nothing, by the same step as every other policy here. Each kernel that it starts from keeps all contracts
-in the recorded audit, and is the baseline that its edits must beat. Every verdict is kept in the folder, so a run that
-was stopped goes through what it has judged in seconds and then continues.
+The policy chooses one of the scripted operators of `lethe.rl.mutations`; the operator finds a place at
+random. It is trained from nothing, by the same step as every other policy here. Each kernel that it starts
+from keeps all contracts in the recorded audit, and is the baseline that its edits must beat. Every verdict
+is kept in the folder, so a run that was stopped goes through what it has judged in seconds and then
+continues.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ GROUP = 8
 
 
 class OperatorPolicy(nn.Module):
-    """Chooses an operator for a kernel: logits for each language, over the operators that have a place there."""
+    """Chooses an operator for a kernel: logits for each language, over the operators that have a place
+    there."""
 
     def __init__(self, languages: Sequence[str] = ("cpp", "triton"), seed: int = 0) -> None:
         super().__init__()
@@ -95,7 +97,8 @@ class OperatorPolicy(nn.Module):
 
 
 def judge(court: Court, rows: Sequence[Row], answers: Sequence[str]) -> list[Judged]:
-    """What became of each answer: applied to its kernel, judged, and timed against it where a clock can tell."""
+    """What became of each answer: applied to its kernel, judged, and timed against it where a clock can
+    tell."""
     ends: list[Judged | None] = []
     attempts: list[Attempt] = []
     for row, text in zip(rows, answers, strict=True):
@@ -141,9 +144,7 @@ def run(court: Court, plan: Plan, levels: Sequence[Sequence[Row]]) -> list[dict[
             return [pays.reward(end) for end in ends]
 
         contexts = curriculum.draw(plan.kernels_a_step)
-        done = grpo_step(
-            policy, optimiser, contexts, reward, group=GROUP, objective=Objective(beta=0.02)
-        )
+        done = grpo_step(policy, optimiser, contexts, reward, group=GROUP, objective=Objective(beta=0.02))
         for row, pick, end, paid in zip(
             done.rollout.contexts, done.rollout.tokens[:, 0].tolist(), ends, done.rewards, strict=True
         ):

@@ -6,8 +6,8 @@ r = exp(log p - log p_old), per token
 
     loss = -min(r A, clip(r, 1 - low, 1 + high) A) + beta (exp(d) - d - 1),   d = log p_ref - log p,
 
-where the last term is Schulman's k3 estimate of KL(p || p_ref): unbiased and never negative. Answers are padded;
-`mask` is 1 on their tokens.
+where the last term is Schulman's k3 estimate of KL(p || p_ref): unbiased and never negative. Answers are
+padded; `mask` is 1 on their tokens.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def group_advantages(rewards: Tensor, group: int, scale: str = "group") -> Tenso
     """Advantages [n] of rewards [n], which stand group after group.
 
     A reward of NaN is an answer that nobody could score: it takes no part in its group and has no advantage.
-    `scale` says by what standard deviation (unbiased) the differences are divided. ValueError where the groups
-    do not divide the rewards or `scale` is unknown.
+    `scale` says by what standard deviation (unbiased) the differences are divided. ValueError where the
+    groups do not divide the rewards or `scale` is unknown.
     """
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}; choose one of {', '.join(SCALES)}")

@@ -1,11 +1,11 @@
 """Attempts to verdicts: judged in parallel, each source once, every answer kept in an append-only file.
 
-The judge is the two-process verifier. A policy's text is data to this process: it is hashed, parsed by the judge
-and executed by a suspect in a sandbox, so nothing that it does can reach the code that rewards it.
+The judge is the two-process verifier. A policy's text is data to this process: it is hashed, parsed by the
+judge and executed by a suspect in a sandbox, so nothing that it does can reach the code that rewards it.
 
-The file is that of an audit (`lethe.audit.lines`), one JSON line for each source: a run that is killed resumes from
-it, and a source that is sampled again costs a look-up. What a line holds is the verdict and the time, not the
-reward: the same file can be read under another schedule.
+The file is that of an audit (`lethe.audit.lines`), one JSON line for each source: a run that is killed
+resumes from it, and a source that is sampled again costs a look-up. What a line holds is the verdict and
+the time, not the reward: the same file can be read under another schedule.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from lethe.verifier.problem import Candidate, CandidateError, Problem, load_cand
 CORPUS = "rl"
 
 LIBRARY = re.compile(r"^\s*(import ctypes|from ctypes)\b", re.MULTILINE)
-"""How a text that brings its own C++ loads it, as those of the house corpus do. Only a launch of a Triton kernel is
-proved; whether a library is called as well as loaded is not."""
+"""How a text that brings its own C++ loads it, as those of the house corpus do. Only a launch of a Triton
+kernel is proved; whether a library is called as well as loaded is not."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Attempt:
     """What it must be faster than; without one its speed is not measured."""
     entry: str = "ModelNew"
     language: str | None = None
-    """What it must be written in (``"triton"``, ``"cpp"``), or it launches no kernel of its own; None: anything.
-    A text that calls torch keeps torch's contracts, so a policy would learn to call torch."""
+    """What it must be written in (``"triton"``, ``"cpp"``), or it launches no kernel of its own; None:
+    anything. A text that calls torch keeps torch's contracts, so a policy would learn to call torch."""
 
 
 @dataclass
@@ -78,10 +78,13 @@ class Court:
         log: the append-only file; None keeps the answers of this process alone.
         workers: processes that judge beside each other; 0 judges in this one.
         settings: how they judge.
-        witness: how a kernel that passed is judged once more, in this process. On a GPU a kernel that is launched as a
-            decoy and one that reads past the end of a tensor leave no trace, in Triton's interpreter they do; so
-            where `settings` may take a GPU, the witness is the interpreter. What it cannot run does not count.
-        timing: whether what passes is timed, where a clock can tell (see `lethe.rl.speed`); always one at a time
+        witness: how a kernel that passed is judged once more, in this process. On a GPU a kernel that is
+        launched as a
+            decoy and one that reads past the end of a tensor leave no trace, in Triton's interpreter they
+            do; so where `settings` may take a GPU, the witness is the interpreter. What it cannot run does
+            not count.
+        timing: whether what passes is timed, where a clock can tell (see `lethe.rl.speed`); always one at a
+        time
             and with no judge at work.
     """
 

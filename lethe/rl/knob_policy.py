@@ -1,8 +1,9 @@
 """A policy over launch parameters: a small transformer that reads a shape and chooses one knob after another.
 
 The sequence is the shape's features, a token each, then the knobs: the token at a knob's place attends to the
-features and to the choices made so far and gives the logits of the next choice, so that the choices may depend on
-each other. The output layer begins at zero: an untrained policy chooses uniformly, and that is its reference.
+features and to the choices made so far and gives the logits of the next choice, so that the choices may
+depend on each other. The output layer begins at zero: an untrained policy chooses uniformly, and that is
+its reference.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ Shape = tuple[int, int, int]
 
 
 def features(shapes: Sequence[Shape]) -> Tensor:
-    """[n, 4] float32: log2 of batch, length, width and the number of channels in all, each about of order one."""
+    """[n, 4] float32: log2 of batch, length, width and the number of channels in all, each about of order
+    one."""
     rows = [
         (math.log2(b), math.log2(length) - 11, math.log2(width) - 10, math.log2(b * width) - 11)
         for b, length, width in shapes
@@ -43,9 +45,8 @@ class KnobPolicy(nn.Module):
         layer = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True)
         self.body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.ModuleList(nn.Linear(width, n) for n in self._sizes)
-        for linear in self.head:
-            nn.init.zeros_(linear.weight)
-            nn.init.zeros_(linear.bias)
+        for parameter in self.head.parameters():
+            nn.init.zeros_(parameter)
         torch.random.set_rng_state(state)
         self._draw = torch.Generator().manual_seed(seed)
 

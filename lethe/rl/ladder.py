@@ -1,9 +1,9 @@
 """The ladder of rewards: what an outcome is worth, in the two variants that were published.
 
-The paper has 0 for what does not compile, 0.1 for what fails a gate, 1.0 plus a bounded bonus for what passes.
-The public record's README has 0, 0.1, 0.5 for what is right but not faster, and 1 + log(speedup) for what is.
-Neither says which bonus, and to which base: here the bonus is ``most (1 - 1/speedup)``, the share of the time
-that was saved, and the logarithm is natural.
+The paper has 0 for what does not compile, 0.1 for what fails a gate, 1.0 plus a bounded bonus for what
+passes. The public record's README has 0, 0.1, 0.5 for what is right but not faster, and 1 + log(speedup)
+for what is. Neither says which bonus, and to which base: here the bonus is ``most (1 - 1/speedup)``, the
+share of the time that was saved, and the logarithm is natural.
 
 In every schedule speed pays only where all gates passed, so a rung can only be climbed by being right first.
 """

@@ -4,13 +4,14 @@
     python -m lethe.rl.launch_gpu dry --out FOLDER
     python -m lethe.rl.launch_gpu record FOLDER
 
-Every method of the comparison, exhaustive search included, is then replayed from the table without a GPU. Kernels
-are compiled in processes of their own, C1 first, and the device measures what is ready meanwhile; nothing else runs
-on it. A line of ``launches.jsonl`` is one shape of one kernel: the samples of each configuration (device time of a
-CUDA graph) in a seeded order, so that a drift of the clock meets all of them, and those of the selector's own choice.
-At last Triton's own benchmark times the configurations of a few shapes, as its autotuner would. A shape that the time
-does not reach has a line that says so. `dry` walks the same path on a CPU, with tiny shapes in Triton's interpreter
-and wall time for device time: its numbers mean nothing. `record` writes ``data/measured/<gpu>/launch_table.json``.
+Every method of the comparison, exhaustive search included, is then replayed from the table without a GPU.
+Kernels are compiled in processes of their own, C1 first, and the device measures what is ready meanwhile;
+nothing else runs on it. A line of ``launches.jsonl`` is one shape of one kernel: the samples of each
+configuration (device time of a CUDA graph) in a seeded order, so that a drift of the clock meets all of
+them, and those of the selector's own choice. At last Triton's own benchmark times the configurations of a
+few shapes, as its autotuner would. A shape that the time does not reach has a line that says so. `dry`
+walks the same path on a CPU, with tiny shapes in Triton's interpreter and wall time for device time: its
+numbers mean nothing. `record` writes ``data/measured/<gpu>/launch_table.json``.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ TUNED = ((1, 512, 256), (2, 4096, 1024), (4, 2048, 4096), (2, 2048, 2048))
 """Shapes at which Triton's own benchmark runs too."""
 TUNE_MS = (5, 20)
 """Its warm-up and its measurement; `triton.autotune` takes them as `warmup` and `rep`."""
+READY = {"C1": 0.4, "C2": 0.65, "C6": 0.85}
+"""Share of the time after which a kernel is measured with what was compiled by then."""
 SAMPLE_US = 1500.0
 FAR = 4.0
 """A configuration that takes so many times the fastest so far is sampled once: it is no contender."""
@@ -137,8 +140,8 @@ def measured(
             failed[str(i)] = errors.get(i) or "it was not compiled in time"
             continue
         try:
-            samples[i] = clock(candidate_of(space, configs[i]).step(case, where), fastest, repeats)
-            fastest = min(fastest, *samples[i])
+            found = clock(candidate_of(space, configs[i]).step(case, where), fastest, repeats)
+            samples[i], fastest = found, min(fastest, *found)
         except Exception as error:  # a launch may fail in any way; the line says how
             failed[str(i)] = f"{type(error).__name__}: {str(error)[:200]}"
     own = selected(space, shape, multiprocessors)
@@ -179,35 +182,33 @@ def rows(seconds: float, workers: int, repeats: int) -> Iterator[Row]:
         known: dict[str, dict[int, str | None]] = {}
         for op, space in SPACES.items():
             begun = time.monotonic()
-            known[op] = compilers.errors(op, end - time.monotonic() - 15)
+            known[op] = compilers.errors(op, end - (1 - READY[op]) * seconds - begun)
             waited = time.monotonic() - begun
             yield {"op": op, "compiled": len(known[op]), "of": len(space), "waited": round(waited, 1)}
             for shape in shapes:
-                left = end - time.monotonic()
-                if left < 3:
+                if end - time.monotonic() < 3:
                     yield {"op": op, "shape": list(shape), "skipped": "the time was spent"}
                     continue
-                yield _kept(
-                    op, shape,
-                    lambda s=space, at=shape, e=known[op]: measured(
-                        s, at, e, graph_clock, repeats, "cuda", multiprocessors
-                    ),
-                )  # fmt: skip
+                yield _kept(measured, space, shape, known[op], graph_clock, repeats, "cuda", multiprocessors)
                 torch.cuda.empty_cache()
         for shape in TUNED:
             for op, space in SPACES.items():
                 if end - time.monotonic() > 6:
-                    yield _kept(op, shape, lambda s=space, at=shape, e=known[op]: autotuned(s, at, e))
+                    yield _kept(autotuned, space, shape, known[op])
     finally:
         compilers.close()
 
 
-def _kept(op: str, shape: Shape, work: Callable[[], Row]) -> Row:
+def _kept(work: Callable[..., Row], space: Space, shape: Shape, *arguments: Any) -> Row:
     begun = time.monotonic()
     try:
-        row = work()
+        row = work(space, shape, *arguments)
     except Exception as error:  # the other shapes go on; the line says what happened
-        row = {"op": op, "shape": list(shape), "error": f"{type(error).__name__}: {str(error)[:300]}"}
+        row = {
+            "op": space.op,
+            "shape": list(shape),
+            "error": f"{type(error).__name__}: {str(error)[:300]}",
+        }
     return {**row, "seconds": round(time.monotonic() - begun, 2)}
 
 
@@ -215,12 +216,8 @@ def dry_rows() -> Iterator[Row]:
     """The same lines on a CPU: tiny shapes, a few configurations of each kernel, Triton's interpreter."""
     for space in SPACES.values():
         for shape in TINY:
-            yield _kept(
-                space.op, shape,
-                lambda s=space, at=shape: measured(
-                    s, at, dict.fromkeys(range(len(s))), wall_clock, 1, "cpu", 132, 2, TINY_STATES
-                ),
-            )  # fmt: skip
+            everything: dict[int, str | None] = dict.fromkeys(range(len(space)))
+            yield _kept(measured, space, shape, everything, wall_clock, 1, "cpu", 132, 2, TINY_STATES)
 
 
 def write(out: Path, found: Iterator[Row]) -> None:

@@ -1,9 +1,10 @@
 """The launch parameters that a policy chooses: spaces, shapes, and what a choice means for the kernels.
 
-A configuration is one choice for each knob; its index counts them in the order of the knobs, the last one fastest.
-C1 is the forward pass of the selective scan, C2 its backward pass, C6 the backward pass of the fused block. Channels
-of a program follow from its threads: every thread holds `EACH` channels of one lane. The number of pipeline stages
-is no knob: without `tl.dot` Triton pipelines nothing, and the PTX is the same for every number.
+A configuration is one choice for each knob; its index counts them in the order of the knobs, the last one
+fastest. C1 is the forward pass of the selective scan, C2 its backward pass, C6 the backward pass of the
+fused block. Channels of a program follow from its threads: every thread holds `EACH` channels of one lane.
+The number of pipeline stages is no knob: without `tl.dot` Triton pipelines nothing, and the PTX is the same
+for every number.
 """
 
 from __future__ import annotations

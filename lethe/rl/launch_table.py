@@ -1,7 +1,7 @@
 """The measured table as an environment: a measurement is a look-up, and is counted.
 
-Only shapes of which every configuration was tried are in it; a configuration that failed takes for ever. The best
-time of a shape is the least median; a regret is a time over that, less one.
+Only shapes of which every configuration was tried are in it; a configuration that failed takes for ever.
+The best time of a shape is the least median; a regret is a time over that, less one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Table:
         return sorted(range(len(self.space)), key=lambda i: self.time(shape, i))
 
     def scatter(self) -> float:
-        """Median, over every cell with more than one sample, of (largest - least) / median: the clock's noise."""
+        """Median, over every cell with more than one sample, of (largest - least) / median: the clock's
+        noise."""
         found = [
             (max(s) - min(s)) / statistics.median(s)
             for cells in self.samples.values()
@@ -90,7 +91,8 @@ class Bench:
 
 
 def tables(record: Measurement) -> dict[str, Table]:
-    """The tables of a record of ``lethe.rl.launch_gpu``, by kernel; those without a complete shape are left out."""
+    """The tables of a record of ``lethe.rl.launch_gpu``, by kernel; those without a complete shape are left
+    out."""
     told = record.parameters
     train, held_out = ([_shape(s) for s in told[key]] for key in ("shapes", "held_out"))
     found = {}

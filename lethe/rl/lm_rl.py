@@ -1,13 +1,14 @@
-"""A small language model that edits kernels: before, after a warm start, and after GRPO on the verifier's reward.
+"""A small language model that edits kernels: as it is, after a warm start, and after GRPO.
 
-    python -m lethe.rl.lm_rl run --out FOLDER [--seconds 1200] [--device auto] [--workers 0] [--weights FOLDER]
+    python -m lethe.rl.lm_rl run --out FOLDER [--seconds 1200] [--device auto] [--workers 0]
+        [--weights FOLDER] [--examples 64] [--answers 4] [--steps 8]
     python -m lethe.rl.lm_rl dry --out FOLDER
     python -m lethe.rl.lm_rl record FOLDER
 
-The model answers to kernels that its warm start shows and to others. It is trained by reward only where edits of its
-own apply after the warm start; where none does there is nothing to reinforce, and the run says so instead of going
-on. Each phase is written as soon as it ends. `dry` walks the same path with a tiny random model: its numbers mean
-nothing.
+The model answers to kernels that its warm start shows and to others. It is trained by reward only where
+edits of its own apply after the warm start; where none does there is nothing to reinforce, and the run says
+so instead of going on. Each phase is written as soon as it ends. `dry` walks the same path with a tiny
+random model: its numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +78,12 @@ def applied(told: Sequence[dict[str, Any]]) -> int:
 
 
 def run(
-    out: Path, policy: lm.LmPolicy, court: Court, rows: tuple[list[Row], list[Row]], plan: Plan, seconds: float
+    out: Path,
+    policy: lm.LmPolicy,
+    court: Court,
+    rows: tuple[list[Row], list[Row]],
+    plan: Plan,
+    seconds: float,
 ) -> dict[str, Any]:
     """All phases within the time; what there is of them is in `out` after each."""
     end = time.monotonic() + seconds
@@ -128,11 +134,13 @@ def reinforce(
             return [pays.reward(e) for e in ends]
 
         row = rows[step % len(rows)]
-        done = grpo_step(
-            policy, optimiser, [row], reward, group=plan.group, objective=Objective(beta=0.02)
+        done = grpo_step(policy, optimiser, [row], reward, group=plan.group, objective=Objective(beta=0.02))
+        counts = {
+            str(o): sum(e.outcome is o for e in ends) for o in Outcome if any(e.outcome is o for e in ends)
+        }
+        found.append(
+            {"kernel": row.id, "reward": round(done.reward, 4), "kl": round(done.kl, 6), "outcomes": counts}
         )
-        counts = {str(o): sum(e.outcome is o for e in ends) for o in Outcome if any(e.outcome is o for e in ends)}
-        found.append({"kernel": row.id, "reward": round(done.reward, 4), "kl": round(done.kl, 6), "outcomes": counts})
     return found
 
 

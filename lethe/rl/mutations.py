@@ -1,9 +1,10 @@
 """Scripted edits of kernels: what a program can propose without understanding anything.
 
-Each operator reads a kernel's text and proposes edits of single lines, in the form in which a language model answers
-too. Some are sound by construction (another number of warps), some are what one tries for speed (another tile, other
-flags of the compiler), some break the kernel as careless edits do, and some do not apply at all, as most answers of
-the published run did. Nothing here knows which is which: that is what a policy has to find out.
+Each operator reads a kernel's text and proposes edits of single lines, in the form in which a language
+model answers too. Some are sound by construction (another number of warps), some are what one tries for
+speed (another tile, other flags of the compiler), some break the kernel as careless edits do, and some do
+not apply at all, as most answers of the published run did. Nothing here knows which is which: that is what
+a policy has to find out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How an attempt ended, read from its verdict and its time: the taxonomy that rewards and tables share.
 
-The first five are those of the published record of edits (320 attempts). A verdict that says nothing about the
-candidate (the reference cannot be used, the harness failed) is no outcome of the attempt and is kept apart.
+The first five are those of the published record of edits (320 attempts). A verdict that says nothing about
+the candidate (the reference cannot be used, the harness failed) is no outcome of the attempt and is kept
+apart.
 """
 
 from __future__ import annotations

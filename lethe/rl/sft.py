@@ -1,7 +1,7 @@
 """A warm start by supervised fine-tuning: answers in the right form, before any reward.
 
-A policy whose edits never apply is never paid and learns nothing. The answers it is shown are scripted edits; which
-of them are right is left for the reward to teach.
+A policy whose edits never apply is never paid and learns nothing. The answers it is shown are scripted
+edits; which of them are right is left for the reward to teach.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def examples(rows: Sequence[Row], count: int, seed: int = 0, longest: int = 400)
 def warm_start(
     policy: LmPolicy, shown: Sequence[Example], *, rate: float = 5e-4, epochs: int = 1, batch: int = 4
 ) -> list[float]:
-    """Maximise the likelihood of the answers, the end of the text included; the mean loss per token of each step."""
+    """Maximise the likelihood of the answers, the end of the text included; the mean loss per token of each
+    step."""
     optimiser = torch.optim.AdamW(list(policy.parameters()), rate, weight_decay=0.0)
     losses = []
     for _ in range(epochs):

@@ -1,13 +1,13 @@
 """How much faster a candidate that passed is, by a clock that it cannot reach.
 
-A suspect's own time is only what it says. Here the judge's process reads its own clock around whole requests, in
-which the suspect rebuilds its inputs, calls the candidate a few times and returns every output; and each of those
-outputs is compared with the oracle, on new inputs in each round. Candidate and baseline carry the same overhead
-and take turns, so the ratio of their times is nearer to one than that of the kernels alone: speed is understated,
-never overstated.
+A suspect's own time is only what it says. Here the judge's process reads its own clock around whole
+requests, in which the suspect rebuilds its inputs, calls the candidate a few times and returns every
+output; and each of those outputs is compared with the oracle, on new inputs in each round. Candidate and
+baseline carry the same overhead and take turns, so the ratio of their times is nearer to one than that of
+the kernels alone: speed is understated, never overstated.
 
-Only native CPU kernels are timed. Triton's interpreter says nothing about a kernel's speed, and on a GPU the copies
-of a request hide it: there a candidate that passes has the outcome ``correct_untimed``.
+Only native CPU kernels are timed. Triton's interpreter says nothing about a kernel's speed, and on a GPU
+the copies of a request hide it: there a candidate that passes has the outcome ``correct_untimed``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from lethe.verifier.sheet import CandidateStopped, Sheet
 from lethe.verifier.trial import Trial
 
 ROUNDS = 15
-"""Odd, so that the median is a measured ratio. With 15 rounds the ratios of rank 4 and 12 are a 96% interval of
-the median (binomial distribution), whatever the distribution of the ratios."""
+"""Odd, so that the median is a measured ratio. With 15 rounds the ratios of rank 4 and 12 are a 96%
+interval of the median (binomial distribution), whatever the distribution of the ratios."""
 RANK = 4
 CALLS = 24
 """Calls in one request."""
@@ -79,7 +79,8 @@ def timeable(candidate: Candidate, device: str = "cpu") -> bool:
 
 
 class Stopwatch:
-    """Times candidates against baselines, each in a suspect's process of its own; close it or use ``with``."""
+    """Times candidates against baselines, each in a suspect's process of its own; close it or use
+    ``with``."""
 
     def __init__(self, seed: int = 0, rounds: int = ROUNDS, calls: int = CALLS) -> None:
         self._server = SuspectServer()

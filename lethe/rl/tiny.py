@@ -1,4 +1,5 @@
-"""A tokenizer of single characters and a random model of some ten thousand weights, for tests and dry runs."""
+"""A tokenizer of single characters and a random model of some ten thousand weights, for tests and dry
+runs."""
 
 from __future__ import annotations
 

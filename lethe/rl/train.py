@@ -1,7 +1,8 @@
 """One step of GRPO for any policy: sample groups, reward them, take a few clipped steps.
 
-What is trained only has to sample answers with their log-probabilities and to say those log-probabilities again:
-the policy over launch parameters (`lethe.rl.knob_policy`) and a language model (`lethe.rl.lm`) both do.
+What is trained only has to sample answers with their log-probabilities and to say those log-probabilities
+again: the policy over launch parameters (`lethe.rl.knob_policy`) and a language model (`lethe.rl.lm`) both
+do.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def grpo_step(
 ) -> Step:
     """Sample `group` answers to each context, reward them, and take `epochs` steps on the same answers.
 
-    A batch in which no group has a spread of rewards teaches nothing and changes nothing. The gradient's norm is
-    cut at `max_norm`.
+    A batch in which no group has a spread of rewards teaches nothing and changes nothing. The gradient's
+    norm is cut at `max_norm`.
     """
     rollout = policy.sample(contexts, group)
     rewards = [float(r) for r in reward(rollout)]

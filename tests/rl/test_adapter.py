@@ -119,8 +119,9 @@ def test_code_of_a_completion(completion, code):
 def test_trl_trains_a_step_on_it(reward, row, tmp_path):
     """TRL's own trainer with a tiny random model: the rewards that it logs are ours."""
     from datasets import Dataset
-    from lethe.rl.tiny import tiny_model, tiny_tokenizer
     from trl import GRPOConfig, GRPOTrainer
+
+    from lethe.rl.tiny import tiny_model, tiny_tokenizer
 
     tokenizer = tiny_tokenizer()
     settings = GRPOConfig(

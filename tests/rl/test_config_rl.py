@@ -22,7 +22,7 @@ HELD_OUT = ((4, 1024, 512),)
 
 
 def made(spread=0.0):
-    """Serial is best for wide shapes and chunks of 64 for narrow ones; 8 rows and 1 warp always; one cell fails."""
+    """Serial is best for wide shapes, chunks of 64 for narrow ones, 8 rows and 1 warp; a cell fails."""
     samples = {}
     for shape in (*TRAIN, *HELD_OUT):
         wide = shape[0] * shape[2] >= 2048

@@ -1,4 +1,4 @@
-"""The GRPO loss: its published formula, term by term, in plain Python; its limits; TRL's own on the same logits."""
+"""The GRPO loss: its published formula in plain Python, its limits, and TRL's own on the same logits."""
 
 from __future__ import annotations
 

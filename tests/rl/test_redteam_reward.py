@@ -1,4 +1,4 @@
-"""No known cheat is paid: neither live, through the court that rewards, nor in the recorded audit of all of them."""
+"""No known cheat is paid: neither live, by the court that rewards, nor in the recorded audit of them all."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def unpaid(end):
 
 def pairs(attacks):
     rows = {row.id: row for row in redteam.load(cuda=False).rows()}
-    cheats = [
-        r for r in rows.values() if r.extra["kind"] == Kind.CHEAT and r.extra["attack"] in attacks
-    ]
+    cheats = [r for r in rows.values() if r.extra["kind"] == Kind.CHEAT and r.extra["attack"] in attacks]
     first = {r.extra["attack"]: r for r in reversed(cheats)}
     return [(cheat, rows[cheat.extra["twin"]]) for cheat in first.values()]
 
