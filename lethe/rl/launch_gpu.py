@@ -9,7 +9,8 @@ Kernels are compiled in processes of their own, C1 first, and the device measure
 nothing else runs on it. A line of ``launches.jsonl`` is one shape of one kernel: the samples of each
 configuration (device time of a CUDA graph) in a seeded order, so that a drift of the clock meets all of
 them, and those of the selector's own choice. At last Triton's own benchmark times the configurations of a
-few shapes, as its autotuner would. A shape that the time does not reach has a line that says so. `dry`
+few shapes, as its autotuner would. A shape that the time does not reach has a line that says so; the same
+command with the same folder goes on where it stopped. `dry`
 walks the same path on a CPU, with tiny shapes in Triton's interpreter and wall time for device time: its
 numbers mean nothing. `record` writes ``data/measured/<gpu>/launch_table.json``.
 """
@@ -144,6 +145,8 @@ def measured(
             samples[i], fastest = found, min(fastest, *found)
         except Exception as error:  # a launch may fail in any way; the line says how
             failed[str(i)] = f"{type(error).__name__}: {str(error)[:200]}"
+            if "CUDA error" in str(error):
+                raise DeviceLost(f"configuration {configs[i]} at {shape}: {failed[str(i)]}") from error
     own = selected(space, shape, multiprocessors)
     return {
         "op": space.op, "shape": list(shape), "us": samples, "errors": failed,
@@ -170,8 +173,14 @@ def autotuned(space: Space, shape: Shape, errors: dict[int, str | None]) -> Row:
     return {"op": space.op, "shape": list(shape), "autotune_us": found}
 
 
-def rows(seconds: float, workers: int, repeats: int) -> Iterator[Row]:
-    """Every line, until the time is spent."""
+class DeviceLost(RuntimeError):
+    """A launch broke the CUDA context: nothing more can be measured in this process."""
+
+
+def rows(
+    seconds: float, workers: int, repeats: int, done: frozenset[tuple[str, Shape]] = frozenset()
+) -> Iterator[Row]:
+    """Every line but those that are `done`, until the time is spent. Raises DeviceLost."""
     import torch
 
     end = time.monotonic() + seconds
@@ -186,6 +195,8 @@ def rows(seconds: float, workers: int, repeats: int) -> Iterator[Row]:
             waited = time.monotonic() - begun
             yield {"op": op, "compiled": len(known[op]), "of": len(space), "waited": round(waited, 1)}
             for shape in shapes:
+                if (op, shape) in done:
+                    continue
                 if end - time.monotonic() < 3:
                     yield {"op": op, "shape": list(shape), "skipped": "the time was spent"}
                     continue
@@ -203,6 +214,8 @@ def _kept(work: Callable[..., Row], space: Space, shape: Shape, *arguments: Any)
     begun = time.monotonic()
     try:
         row = work(space, shape, *arguments)
+    except DeviceLost:
+        raise
     except Exception as error:  # the other shapes go on; the line says what happened
         row = {
             "op": space.op,
@@ -220,10 +233,18 @@ def dry_rows() -> Iterator[Row]:
             yield _kept(measured, space, shape, everything, wall_clock, 1, "cpu", 132, 2, TINY_STATES)
 
 
+def measured_before(out: Path) -> frozenset[tuple[str, Shape]]:
+    """What the lines in `out` hold already: a run that was cut short goes on."""
+    if not (out / LINES).is_file():
+        return frozenset()
+    told = [json.loads(line) for line in (out / LINES).read_text().splitlines()]
+    return frozenset((row["op"], tuple(row["shape"])) for row in told if "us" in row)
+
+
 def write(out: Path, found: Iterator[Row]) -> None:
-    """Each line as soon as it exists."""
+    """Each line as soon as it exists, after those that are there."""
     out.mkdir(parents=True, exist_ok=True)
-    with (out / LINES).open("w", encoding="utf-8") as file:
+    with (out / LINES).open("a", encoding="utf-8") as file:
         for row in found:
             file.write(json.dumps(row, sort_keys=True, allow_nan=False) + "\n")
             file.flush()
@@ -290,7 +311,12 @@ def main(argv: list[str] | None = None) -> int:
         print("launch_gpu: no CUDA device is visible to torch", file=sys.stderr)
         return 2
     elsewhere.note(given.out)
-    write(given.out, rows(given.seconds, given.workers, given.repeats))
+    try:
+        before = measured_before(given.out)
+        write(given.out, rows(given.seconds, given.workers, given.repeats, before))
+    except DeviceLost as error:
+        print(f"launch_gpu: {error}; run the same command again to go on", file=sys.stderr)
+        return 3
     return 0
 
 

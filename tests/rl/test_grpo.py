@@ -143,7 +143,7 @@ def test_refusals():
         grpo_loss(one, one, torch.zeros(1), torch.ones(1, 1), None, Objective(beta=0.1))
 
 
-NO_TRL = "TRL is not installed; pip install trl, or the extra [rl-check]"
+NO_TRL = "TRL is not installed; it is in the extra [rl-check]"
 
 
 def trl_stub(reduction, beta, longest, logps):

@@ -63,6 +63,23 @@ def test_record_holds_tables_and_names_the_other_machine(tmp_path):
     assert made["C2"].held_out == (HELD_OUT[0],)
 
 
+def test_a_run_goes_on_where_it_stopped(tmp_path):
+    assert launch_gpu.measured_before(tmp_path) == frozenset()
+    row = line("C2", SHAPES[0], {})
+    skipped = {"op": "C2", "shape": list(SHAPES[1]), "skipped": "the time was spent"}
+    launch_gpu.write(tmp_path, iter([row, skipped]))
+    assert launch_gpu.measured_before(tmp_path) == {("C2", SHAPES[0])}
+
+
+def test_a_lost_device_ends_the_run():
+    def lost(step, fastest, repeats):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    space = SPACES["C2"]
+    with pytest.raises(launch_gpu.DeviceLost, match="illegal memory access"):
+        launch_gpu.measured(space, SHAPES[0], dict.fromkeys(range(24)), lost, 3, "meta", 132)
+
+
 def test_says_what_is_missing(tmp_path, capsys):
     assert launch_gpu.main(["record", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err
