@@ -185,7 +185,12 @@ class Court:
             return None
         self._watch = self._watch or Stopwatch(self.settings.seed)
         self.throughput.timed += 1
-        return self._watch.compare(result.row.problem, result.row.candidate, baseline)
+        first = self._watch.compare(result.row.problem, result.row.candidate, baseline)
+        # As a failure must show again before it is charged, so must a gain before it is paid: the load of a
+        # shared machine drifts, and rounds that follow each other are not independent.
+        return (
+            self._watch.compare(result.row.problem, result.row.candidate, baseline) if first.faster else first
+        )
 
     def _keep(self, result: Result, speed: Speed | None) -> None:
         line = lines.make(result.row, result.verdict, self._asked(), result.wall)

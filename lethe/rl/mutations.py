@@ -3,8 +3,9 @@
 Each operator reads a kernel's text and proposes edits of single lines, in the form in which a language
 model answers too. Some are sound by construction (another number of warps), some are what one tries for
 speed (another tile, other flags of the compiler), some break the kernel as careless edits do, and some do
-not apply at all, as most answers of the published run did. Nothing here knows which is which: that is what
-a policy has to find out.
+not apply at all, as most answers of the published run did. A comment is a control: it cannot make a kernel
+faster, so that a gain it is paid for would be the clock's. Nothing here knows which is which: that is what a
+policy has to find out.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ OPERATORS = (
     Operator("swap", _text((r"tl\.sum\(", "tl.max("), (r"\+= ", "-= "), (r" \* ", " + "))),
     Operator("constant", _text((r"\b0\.0\b", "1.0"), (r"\b1e-5\b", "1e-3"), (r"\beps\b", "0.0"))),
     Operator("delete", _deleted),
+    Operator("comment", _before(r"^class ModelNew", "# the same as before")),
     Operator("misremember", _misremembered),
 )
 
