@@ -211,6 +211,15 @@ glue.number(
     ),
 )
 glue.number("timed", count(len(ratios)))
+controls = [
+    s
+    for s in shown
+    if s["operator"] == "comment" and s["speedup"] is not None
+]
+glue.number("controls", count(len(controls)))
+glue.number(
+    "controls_faster", count(sum(s["outcome"] == "faster" for s in controls))
+)
 glue.number("faster", count(faster))
 glue.number("largest", f"{max(ratios):.2f}" if ratios else "–")
 glue.number(
