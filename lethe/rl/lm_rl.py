@@ -36,9 +36,9 @@ from lethe.rl.train import grpo_step
 EXPERIMENT = "lm_edit_rl"
 PHASES = "phases.json"
 
-SHOWN = ("scan_cumsum__a", "softmax_log__a", "loss_mse__b", "reduction_sum__a")
+SHOWN = ("scan_cumsum__a", "softmax_log__a", "loss_mse__b")
 """Short kernels, of which the warm start shows edits."""
-UNSEEN = ("scan_reverse_exclusive_cumsum__a", "softmax_middle_dim__a")
+UNSEEN = ("scan_reverse_exclusive_cumsum__a",)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Plan:
     """How much of each phase."""
 
     examples: int = 64
-    batch: int = 4
+    batch: int = 2
     rate: float = 1e-3
     answers: int = 4
     """To each kernel, when the model is looked at."""

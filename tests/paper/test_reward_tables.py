@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lethe import plotting
 from lethe.audit import report
 from lethe.paper import reward_tables
 from lethe.rl import config_rl
@@ -79,3 +80,13 @@ def test_methods_of_a_small_table():
 def test_methods_without_unseen_shapes():
     run = reward_tables.trained(table(()), 1, config_rl.Plan(steps=1, look=1, group=2))
     assert "–" in reward_tables.methods_table({"C2": run})["regret on unseen shapes"].tolist()
+
+
+def test_figures_with_and_without_records():
+    empty = plotting.regret_curves({}, {})
+    assert empty.axes[0].texts[0].get_text() == "none"
+    run = {"C2": {"GRPO": [(4, 0.5), (8, 0.1)], "random search": [(4, 0.6), (8, 0.2)]}}
+    drawn = plotting.regret_curves(run, {"C2": 0.01}).axes[0]
+    assert [t.get_text() for t in drawn.get_legend().get_texts()] == ["GRPO", "random search"]
+    shares = plotting.outcome_shares(["applied", "not"], [3, 1], [None, 208]).axes[0]
+    assert [bar.get_width() for bar in shares.patches] == [75.0, 25.0]
