@@ -41,6 +41,10 @@ TUNE_MS = (5, 20)
 """Its warm-up and its measurement; `triton.autotune` takes them as `warmup` and `rep`."""
 READY = {"C1": 0.4, "C2": 0.65, "C6": 0.85}
 """Share of the time after which a kernel is measured with what was compiled by then."""
+AGREES = 2.0**-7
+"""A configuration whose result differs from the selector's by more, as a share of the tensor's largest
+magnitude, is wrong and not timed: two bfloat16 roundings come to 2^-8 of it, and sums in another order stay
+far below."""
 SAMPLE_US = 1500.0
 FAR = 4.0
 """A configuration that takes so many times the fastest so far is sampled once: it is no contender."""
@@ -126,12 +130,25 @@ def wall_clock(step: Callable[[], Any], fastest: float, repeats: int) -> list[fl
     return [round((time.perf_counter() - begun) * 1e6, 2)]
 
 
+def difference(found: Any, expected: Any) -> float:
+    """Largest difference of two results of a pass, each tensor's over its own largest magnitude."""
+    pairs = (
+        [(found[name], expected[name]) for name in expected]
+        if isinstance(expected, dict)
+        else list(zip(found, expected, strict=True))
+    )
+    worst = [(a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-30) for a, b in pairs]
+    return float(max(float(w) if w == w else float("inf") for w in worst))
+
+
 def measured(
     space: Space, shape: Shape, errors: dict[int, str | None], clock: Clock, repeats: int, where: str,
     multiprocessors: int, only: int | None = None, states: int = STATES,
 ) -> Row:  # fmt: skip
-    """The line of one shape of one kernel."""
+    """The line of one shape of one kernel; a configuration is timed only where its result is right."""
     case, configs = case_of(space, shape, states), list(space.configs())
+    own = selected(space, shape, multiprocessors)
+    expected = own.step(case, where)() if where != "meta" else None
     samples: list[list[float] | None] = [None] * len(configs)
     failed: dict[str, str] = {}
     fastest = float("inf")
@@ -141,13 +158,17 @@ def measured(
             failed[str(i)] = errors.get(i) or "it was not compiled in time"
             continue
         try:
-            found = clock(candidate_of(space, configs[i]).step(case, where), fastest, repeats)
+            step = candidate_of(space, configs[i]).step(case, where)
+            error = difference(step(), expected) if expected is not None else 0.0
+            if not error <= AGREES:
+                failed[str(i)] = f"wrong: it differs from the selector's result by {error:.3g} of the largest"
+                continue
+            found = clock(step, fastest, repeats)
             samples[i], fastest = found, min(fastest, *found)
         except Exception as error:  # a launch may fail in any way; the line says how
             failed[str(i)] = f"{type(error).__name__}: {str(error)[:200]}"
             if "CUDA error" in str(error):
                 raise DeviceLost(f"configuration {configs[i]} at {shape}: {failed[str(i)]}") from error
-    own = selected(space, shape, multiprocessors)
     return {
         "op": space.op, "shape": list(shape), "us": samples, "errors": failed,
         "selector": {**own.facts(), "us": clock(own.step(case, where), float("inf"), repeats)},

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from lethe import provenance
 from lethe.evidence import elsewhere
@@ -69,6 +71,28 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
     skipped = {"op": "C2", "shape": list(SHAPES[1]), "skipped": "the time was spent"}
     launch_gpu.write(tmp_path, iter([row, skipped]))
     assert launch_gpu.measured_before(tmp_path) == {("C2", SHAPES[0])}
+
+
+def test_a_wrong_result_is_not_timed(monkeypatch):
+    """Speed is worth nothing before the result is right; NaN is not right either."""
+
+    class Fake:
+        def __init__(self, value):
+            self.value = value
+
+        def step(self, case, where):
+            return lambda: (torch.full((4,), self.value), torch.ones(2))
+
+        def facts(self):
+            return {"pass": "forward"}
+
+    values = iter([1.0, 1.0 + 2**-6, math.nan] + [1.0] * 21)
+    made = {}
+    monkeypatch.setattr(launch_gpu, "selected", lambda *_: Fake(1.0))
+    monkeypatch.setattr(launch_gpu, "candidate_of", lambda s, c: made.setdefault(str(c), Fake(next(values))))
+    row = launch_gpu.measured(SPACES["C2"], SHAPES[0], dict.fromkeys(range(24)), step_clock, 1, "cpu", 132)
+    assert len(row["errors"]) == 2 and all("wrong" in why for why in row["errors"].values())
+    assert sum(s is None for s in row["us"]) == 2
 
 
 def test_a_lost_device_ends_the_run():
