@@ -13,7 +13,7 @@ from lethe.rl.ladder import SCHEDULES
 from lethe.rl.outcomes import Outcome, judged
 
 RECORDS = sorted((provenance.ROOT / "data" / "measured").glob("*/redteam_audit.json"))
-ON_THE_HARNESS = ("patches_timers", "forges_the_result", "side_channel_no_op")
+ON_THE_HARNESS = ("patches_timers", "forges_the_result", "exits_0_early")
 UNSEEN_ON_A_GPU = {"reads_past_the_end", "side_channel_no_op"}
 """Attacks that leave no trace on a device; a pass there is paid only with the interpreter as a witness."""
 WRONG = {Outcome.BROKE_CONTRACT, Outcome.DID_NOT_RUN, Outcome.SANDBOX}
@@ -35,16 +35,16 @@ def pairs(attacks):
 
 
 def test_attacks_on_the_harness_earn_nothing_and_their_twins_do():
-    """Those that go for the judge's clock and its answers, and a decoy, judged here and now."""
+    """Those that go for the judge and its clock, judged here and now."""
     chosen = pairs(ON_THE_HARNESS)
     assert len(chosen) == len(ON_THE_HARNESS)
     with Court() as court:
         ends = court.judge([Attempt(c.problem, c.candidate.source) for c, _ in chosen])
         twin = chosen[0][1]
-        honest = court.judge([Attempt(twin.problem, twin.candidate.source, twin.candidate)])[0]
+        honest = court.judge([Attempt(twin.problem, twin.candidate.source)])[0]
     for end in ends:
         unpaid(end)
-    assert honest.outcome in {Outcome.UNTIMED, Outcome.NOT_FASTER, Outcome.FASTER}
+    assert honest.outcome is Outcome.UNTIMED
 
 
 @pytest.mark.slow
