@@ -240,10 +240,20 @@ glue.number(
     if told.get("seconds")
     else "–",
 )
-glue.number(
-    "reused",
-    percent(1 - told["judged"] / told["asked"]) if told.get("asked") else "–",
+distinct = (
+    edit_record.parameters["distinct"]
+    if edit_record is not None
+    else told.get("distinct", 0)
 )
+glue.number("reused", percent(1 - distinct / applied) if applied else "–")
+broken = sorted(
+    {
+        s["kernel"]
+        for s in shown
+        if s["operator"] == "comment" and s["outcome"] == "broke_contract"
+    }
+)
+glue.number("controls_broken", ", ".join(f"`{k}`" for k in broken) or "none")
 
 # %% [markdown]
 # ## A small language model

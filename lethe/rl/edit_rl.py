@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,9 @@ KERNELS = (
 """Kernels of the house corpus that keep every contract, in three levels of a curriculum: short ones first."""
 
 GROUP = 8
+
+FOLDERS = re.compile(r"/\S*/")
+"""In messages: where a file lay on the machine that judged says nothing."""
 
 
 class OperatorPolicy(nn.Module):
@@ -161,7 +165,7 @@ def _line(step: int, row: Row, operator: str, end: Judged, paid: float) -> dict[
         "outcome": str(end.outcome),
         "failed": list(end.failed),
         "speedup": None if end.speedup is None else round(end.speedup, 4),
-        "reason": end.reason[:200],
+        "reason": FOLDERS.sub("", end.reason)[:200],
         "reward": None if paid != paid else round(paid, 4),
     }
 
@@ -181,7 +185,7 @@ def record(folder: Path, target: Path = provenance.ROOT / "data" / "measured") -
         folder,
         experiment=EXPERIMENT,
         samples=told["attempts"],
-        parameters={**told["plan"], "cost": cost},
+        parameters={**told["plan"], "distinct": told.get("distinct"), "cost": cost},
         script="lethe/rl/edit_rl.py",
         sources=["data/corpus/house"],
         command="python -m lethe.rl.edit_rl run",
@@ -214,7 +218,7 @@ def main(argv: list[str] | None = None) -> int:
         cost = court.throughput.facts()
     if cost["judged"] or not (given.out / COST).is_file():
         provenance.write_atomically(given.out / COST, json.dumps(cost) + "\n")
-    told = {"plan": vars(plan), "attempts": attempts}
+    told = {"plan": vars(plan), "distinct": cost["distinct"], "attempts": attempts}
     provenance.write_atomically(given.out / ATTEMPTS, json.dumps(told, indent=1) + "\n")
     print(json.dumps(cost))
     return 0

@@ -51,6 +51,8 @@ class Throughput:
     """What judging has cost so far."""
 
     asked: int = 0
+    distinct: int = 0
+    """Different sources among them."""
     judged: int = 0
     """Attempts that no earlier line answered."""
     timed: int = 0
@@ -98,6 +100,7 @@ class Court:
     def __post_init__(self) -> None:
         self._log = lines.Log(self.log) if self.log is not None else None
         self._kept: dict[str, lines.Line] = {}
+        self._sources: set[str] = set()
         for line in self._log.lines.values() if self._log is not None else ():
             self._kept[line["id"]] = line
         self._pool = _Pool(self.settings, self.workers) if self.workers else None
@@ -145,7 +148,9 @@ class Court:
         for row_id, result in fresh.items():
             result = self._confirmed(result)
             self._keep(result, self._timed(result, baselines[row_id]))
+        self._sources |= {a for a in answers if isinstance(a, str)}
         self.throughput.asked += len(attempts)
+        self.throughput.distinct = len(self._sources)
         self.throughput.judged += len(rows)
         self.throughput.seconds += time.perf_counter() - begun
         return [a if isinstance(a, Judged) else _read(self._kept[a]) for a in answers]

@@ -66,7 +66,7 @@ def look(policy: lm.LmPolicy, court: Court, rows: Sequence[Row], count: int) -> 
             "kernel": row.id,
             "outcome": str(end.outcome),
             "failed": list(end.failed),
-            "reason": end.reason[:200],
+            "reason": edit_rl.FOLDERS.sub("", end.reason)[:200],
             "answer": answer[:600],
         }
         for row, answer, end in zip(rollout.contexts, rollout.answers, ends, strict=True)

@@ -59,7 +59,11 @@ def test_answers_come_in_order_and_each_source_is_judged_once():
         found = outcomes(court, attempt(), attempt("# fail\n"), attempt(), Attempt(PROBLEM, "prose"))
     assert found == ["correct_untimed", "broke_contract", "correct_untimed", "did_not_run"]
     assert FakeJudge.asked == 2
-    assert court.throughput.facts()["asked"] == 4 and court.throughput.reused == 0.5
+    assert (
+        court.throughput.facts()["asked"] == 4
+        and court.throughput.distinct == 2
+        and court.throughput.reused == 0.5
+    )
 
 
 def test_a_bug_of_the_judge_is_nobodys_reward():
