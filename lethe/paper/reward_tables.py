@@ -291,5 +291,9 @@ def model_arm(record: Measurement | None) -> str:
         return MISSING
     told = record.samples.get("reward")
     if isinstance(told, list):
-        return f"run for {len(told)} steps"
+        ends: Counter[str] = Counter()
+        for step in told:
+            ends.update(step["outcomes"])
+        applied = ends.total() - ends[Outcome.NOT_APPLIED]
+        return f"run for {len(told)} steps, in which {applied} of {ends.total()} answers applied"
     return str(told) if told is not None else "not run: the time was spent before it"

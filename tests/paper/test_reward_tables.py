@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from lethe import plotting
 from lethe.audit import report
 from lethe.paper import reward_tables
@@ -53,6 +55,14 @@ def test_without_a_record_the_tables_say_so():
     assert reward_tables.methods_table({}).iloc[0, 0] == "not measured yet"
     assert reward_tables.choices_table({}).iloc[0, 0] == "not measured yet"
     assert reward_tables.model_table(None).iloc[0, 0] == reward_tables.model_arm(None) == "not measured yet"
+
+
+def test_the_models_arm_in_words():
+    steps = [{"outcomes": {"not_applied": 3, "faster": 1}}, {"outcomes": {"not_applied": 4}}]
+    told = SimpleNamespace(samples={"reward": steps})
+    assert reward_tables.model_arm(told) == "run for 2 steps, in which 1 of 8 answers applied"
+    told = SimpleNamespace(samples={"reward": "not run: the time was spent"})
+    assert reward_tables.model_arm(told) == "not run: the time was spent"
 
 
 def test_operators_by_thirds():
