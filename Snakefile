@@ -185,6 +185,7 @@ include: "rules/ptx.smk"
 include: "rules/gdn.smk"
 include: "rules/ssd.smk"
 include: "rules/ecg.smk"
+include: "rules/reward.smk"
 
 
 rule pages:

@@ -22,9 +22,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plotting": set(),
     "audit": {"verifier", "provenance"},
     "evidence": {"verifier", "kernels", "references", "audit", "ecg", "provenance"},
-    "rl": {"verifier", "kernels", "references", "provenance"},
+    "rl": {"verifier", "kernels", "references", "audit", "evidence", "provenance"},
     "ecg": {"verifier", "kernels", "references", "provenance", "plotting"},
-    "paper": {"verifier", "audit", "evidence", "ecg", "provenance", "plotting", "ptx"},
+    "paper": {"verifier", "audit", "evidence", "ecg", "rl", "provenance", "plotting", "ptx"},
 }
 """Room -> rooms that it may import besides itself. The entry points and notebooks may import every room."""
 
