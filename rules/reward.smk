@@ -18,7 +18,7 @@ rule reward:
         src=src("notebooks/reward.py", "lethe/kernels/mamba3", "data/corpus/house", "data/measured",
                 "data/published/figures.json"),
         seeds=5 if config["profile"] == "full" else 1,
-        attempts=64 if config["profile"] == "full" else 8,
+        attempts=64 if config["profile"] == "full" else min(8, config["evidence"]["mutants"]),
     shell:
         "{PYTHON} -m lethe.paper.notebook {input.nb} {output[0]} --log {log} -p cheats {input.cheats}"
         " -p seeds {params.seeds} -p attempts {params.attempts}"
