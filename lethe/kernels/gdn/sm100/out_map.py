@@ -7,6 +7,7 @@ import cutlass
 from cutlass import cute
 
 from lethe.kernels.gdn.sm90 import out_memory as at
+from lethe.kernels.gdn.sm90.out_fragments import asm
 from lethe.kernels.gdn.sm90.out_place import Place as Hopper
 from lethe.kernels.gdn.sm100 import tensor
 
@@ -91,8 +92,9 @@ class Place(Hopper):
 
 
 def allocate(shared: cute.Pointer) -> None:
-    """By the multiplier, before a barrier: tensor memory."""
+    """By the multiplier, before a barrier: tensor memory; behind its address, that of shared memory."""
     tensor.allocate(COLUMNS, cute.recast_ptr(shared + SLOT, dtype=Int32))
+    asm("st.shared.b32 [$0+4], $1;", "", [(shared + SLOT).toint(), shared.toint()], "rr", True)
 
 
 def address(shared: cute.Pointer) -> Any:

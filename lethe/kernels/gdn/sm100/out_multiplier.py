@@ -25,7 +25,7 @@ class Multiplier:
 
     def __init__(self, spec: Spec, shared: cute.Pointer, barriers: cute.Pointer, exchange: to.Exchange):
         self.spec, self.x, self.loaded = spec, exchange, barriers
-        self.address = shared.toint()
+        self.slot, self.base, self.address = (shared + to.SLOT).toint(), exchange.base, shared.toint()
 
     def chunk(self) -> None:
         """All of them."""
@@ -45,8 +45,13 @@ class Multiplier:
                 self.group("again", (self.again, "again"))
 
     def group(self, given: str, *products: tuple[Callable[[], None], str]) -> None:
-        """Once operands are given, issue products, each with its barrier behind it."""
+        """Once operands are given, issue products, each with its barrier behind it.
+
+        Addresses are read again each time: the assembler would keep the descriptors of all products of the
+        loop in registers, of which this warp has few.
+        """
         tensor.wait(self.x.given(given), self.x.phase)
+        self.base, self.address = tensor.again(self.slot), tensor.again(self.slot + 4)
         with cute.arch.elect_one():
             for issue, made in products:
                 issue()
@@ -54,13 +59,13 @@ class Multiplier:
 
     def tile(self, offset: int, mn: bool = False, panel: int = PANEL) -> Shared:
         """A tile in shared memory as an operand."""
-        return Shared(self.address + Int32(offset), panel, mn)
+        return Shared(self.address, panel, mn, offset)
 
     def values(self, depth: int, column: int, a: Shared | int, b: Shared, accumulate: bool) -> None:
         """A product whose rows are d_v; ``a``: a tile, or a column of tensor memory."""
         rows = self.spec.dv
         for half in range(1 if rows == 128 else 2):
-            base = self.x.base + Int32(half * tensor.HALF_LANES)
+            base = self.base + Int32(half * tensor.HALF_LANES)
             left = Columns(base + Int32(a)) if isinstance(a, int) else a
             tensor.product(rows, CHUNK, depth, base + Int32(column), left, b, accumulate)
 
@@ -88,7 +93,7 @@ class Multiplier:
     def pair(self) -> None:
         """dO N^T and R N^T (dO N^T again without erasure)."""
         for half, rows in enumerate((at.DO, at.R if self.spec.erases else at.DO)):
-            place = self.x.base + Int32(half * tensor.HALF_LANES + to.PAIR)
+            place = self.base + Int32(half * tensor.HALF_LANES + to.PAIR)
             tensor.product(64, CHUNK, self.spec.dv, place, self.tile(rows), self.tile(at.N), False)
 
     def keys(self) -> None:
@@ -96,13 +101,13 @@ class Multiplier:
         for column, state, b in ((to.DQ, at.S, at.DO), (to.DP, at.S, at.R), (to.DK, at.D, at.N)):
             if column != to.DP or self.spec.erases:
                 a = self.state(state, True)
-                place = self.x.base + Int32(column)
+                place = self.base + Int32(column)
                 tensor.product(DK, CHUNK, self.spec.dv, place, a, self.tile(b), False)
 
     def between(self, column: int, operand: int, b: Shared) -> None:
         """Onto a gradient of d_k rows, from an operand in tensor memory."""
-        a = Columns(self.x.base + Int32(operand))
-        tensor.product(DK, CHUNK, CHUNK, self.x.base + Int32(column), a, b, True)
+        a = Columns(self.base + Int32(operand))
+        tensor.product(DK, CHUNK, CHUNK, self.base + Int32(column), a, b, True)
 
     def tokens(self) -> None:
         """k^T dA^T, q^T dA, k^T dM^T."""

@@ -71,6 +71,11 @@ def address(slot: cute.Pointer):
     return asm("ld.shared.b32 $0, [$1];", "r", [slot.toint()], "r", True)
 
 
+def again(slot):
+    """A word of shared memory (its address is an Int32), read here and now."""
+    return asm("ld.volatile.shared.b32 $0, [$1];", "r", [slot], "r", True)
+
+
 def deallocate(base, columns: int) -> None:
     """By the same warp, once, after a barrier behind everybody's last use."""
     observe()
@@ -106,50 +111,67 @@ def put_words(place, words: Sequence) -> None:
 
 @dataclass(frozen=True)
 class Shared:
-    """A tile at a shared address (Int32, 1024-byte aligned) as an operand; ``panel``: bytes of a panel.
+    """A tile as an operand: ``offset`` (bytes, static, a multiple of 1024) from a shared address (Int32).
 
-    ``mn``: MN-major, where rows of the tile are K and its columns are M or N.
+    ``panel``: bytes of a panel; ``mn``: MN-major, where rows of the tile are K and its columns are M or N.
     """
 
     address: Any
     panel: int
     mn: bool = False
+    offset: int = 0
 
-    def step(self, k: int):
-        """Descriptor of K = 16 k and the 15 after it."""
+    def step(self, k: int) -> int:
+        """What K = 16 k adds to the matrix descriptor of `address`: start, and the leading dimension."""
         if self.mn:
-            further, leading = 128 * K * k, self.panel >> 4
-        else:
-            further, leading = self.panel * (k // 4) + 2 * K * (k % 4), 0
-        low = ((self.address + Int32(further)) >> 4) | Int32(leading << 16)
-        return asm("mov.b64 $0, {$1, $2};", "l", [low, Int32(_HIGH)], "rr")
+            return (self.offset + 128 * K * k) >> 4 | self.panel >> 4 << 16
+        return (self.offset + self.panel * (k // 4) + 2 * K * (k % 4)) >> 4
 
 
 @dataclass(frozen=True)
 class Columns:
     """Operand A in tensor memory: packed fragments from this address on."""
 
-    place: Any
+    address: Any
 
-    def step(self, k: int):
-        """Address of K = 16 k and the 15 after it."""
-        return self.place + Int32(8 * k)
+    def step(self, k: int) -> int:
+        """What K = 16 k adds to the address."""
+        return 8 * k
 
 
 def product(
     rows: int, columns: int, depth: int, place, a: Shared | Columns, b: Shared, accumulate: bool
 ) -> None:
-    """Issue ``[rows x columns] (+)= A B`` at a place in tensor memory; by one thread."""
+    """Issue ``[rows x columns] (+)= A B`` at a place in tensor memory; by one thread.
+
+    Descriptors are made where they are used, so that the compiler does not keep dozens of them in registers.
+    """
     inside = isinstance(a, Columns)
     kind = _FLOAT32_RESULT | (not inside and a.mn) << 15 | b.mn << 16 | columns >> 3 << 17 | rows >> 4 << 24
-    left = "[$1]" if inside else "$1"
-    text = (
-        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $4, 0;\n\t"
-        f"tcgen05.mma.cta_group::1.kind::f16 [$0], {left}, $2, $3, p;\n\t}}"
-    )
     for k in range(depth // K):
-        given = [place, a.step(k), b.step(k), Int32(kind), Int32(1 if accumulate or k else 0)]
-        asm(text, "", given, "rrlrr" if inside else "rllrr", True)
+        lines = [".reg .pred p;", ".reg .b32 low, high, at, kind;", ".reg .b64 a, b;"]
+        if inside:
+            lines += [f"add.s32 at, $1, {a.step(k)};"]
+        else:
+            lines += _descriptor("a", "$1", a.step(k))
+        lines += _descriptor("b", "$2", b.step(k))
+        lines += [
+            f"mov.b32 low, {int(accumulate or k > 0)};",
+            "setp.ne.b32 p, low, 0;",
+            f"mov.b32 kind, {kind};",
+            f"tcgen05.mma.cta_group::1.kind::f16 [$0], {'[at]' if inside else 'a'}, b, kind, p;",
+        ]
+        asm("{\n\t" + "\n\t".join(lines) + "\n\t}", "", [place, a.address, b.address], "rrr", True)
+
+
+def _descriptor(name: str, address: str, further: int) -> list[str]:
+    """Lines that make a matrix descriptor; the parts do not overlap, so that their sum is their union."""
+    return [
+        f"shr.u32 low, {address}, 4;",
+        f"add.s32 low, low, {further};",
+        f"mov.b32 high, {_HIGH};",
+        f"mov.b64 {name}, {{low, high}};",
+    ]
 
 
 def commit(barrier: cute.Pointer) -> None:
