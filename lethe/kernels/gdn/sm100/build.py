@@ -24,7 +24,7 @@ from lethe.kernels.gdn.sm90.build import COMPILER, SHIM, BuildError, Wanted, ava
 from lethe.kernels.gdn.sm90.declare import Variant, as_json
 
 ARCH = "sm_100a"
-STAGES = ("prep", "scan", "out")
+STAGES = ("prep", "scan", "out", "forward")
 HERE = Path(__file__).parent
 _FAMILY = "lethe.kernels.gdn"
 

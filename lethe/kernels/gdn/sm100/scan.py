@@ -17,6 +17,7 @@ columns      contents                                                           
 128-191      X^T = S^T W^T or Y^T = D^T Kt^T [d_v x 64] float32                     first product
 192-255      the packed state, float16 (operand A of the first product)             converters
 256-287      f U^T - X^T or -Y^T, float16 (operand A of the second product)         converters
+288-351      o^T [d_v x 64] float32, in `forward` only                              products, converters
 ===========  =====================================================================  ========================
 
 Roles: ``4 groups`` converter warps with 16 rows of the state each, one loader, one multiplier. A step:
@@ -45,7 +46,7 @@ from lethe.kernels.gdn.sm90 import scan as hopper
 from lethe.kernels.gdn.sm90.scan_consumer import CHUNK, FORWARD, GROUP, WARP_ROWS, At, Ring
 from lethe.kernels.gdn.sm100 import tensor
 from lethe.kernels.gdn.sm100.scan_converter import Converter
-from lethe.kernels.gdn.sm100.scan_map import COLUMNS, PACKED, PRODUCT, SECOND, STATE
+from lethe.kernels.gdn.sm100.scan_map import COLUMNS, OUTPUT, PACKED, PRODUCT, SECOND, STATE
 
 VARIANTS = hopper.VARIANTS
 Int32 = cutlass.Int32
@@ -75,6 +76,7 @@ class Scan(hopper.Scan):
         self.pooled = False
         self.threads = 32 * (self.consumers + 2)
         self.rows = GROUP * self.groups
+        self.starts = self.erase or self.outputs
 
     def products(self, way: int) -> tuple[str, ...]:
         """Operands B of the products of a step: K-major for the first, MN-major for the second."""
@@ -157,10 +159,10 @@ class Scan(hopper.Scan):
 
         tiles = {name: tile(*self.box(name), self.stages) for name in self.shared}
         own = tile(GROUP, self.wide, self.stages * self.groups)
-        staging = tile(WARP_ROWS, self.dk, self.consumers)
+        staging = tile(WARP_ROWS, self.dk, self.consumers) if self.saves else None
         vectors = [
             shared.allocate_tensor(cutlass.Float32, cute.make_layout((length, self.stages)), 16)
-            for length in (self.dk, 4)
+            for length in (self.dk, 4, CHUNK)[: 3 if self.outputs else 2]
         ]
         return Ring(full, empty, largest, tiles, own, staging, vectors), Signals(*barriers, slot)
 
@@ -174,28 +176,35 @@ class Scan(hopper.Scan):
             if cutlass.const_expr(not names):
                 parts.arrive(ring.empty + stage)
             else:
-                if cutlass.const_expr(self.erase):
+                if cutlass.const_expr(self.starts):
                     tensor.wait(signals.packed, phase)
                     with cute.arch.elect_one():
-                        self.first(self.tile(ring, names[0], stage, False), base)
+                        self.first(ring, names[0], stage, base)
                         tensor.commit(signals.first)
                 tensor.wait(signals.ready, phase)
                 with cute.arch.elect_one():
-                    self.second(self.tile(ring, names[-1], stage, True), base)
+                    self.second(ring, names[-1], stage, base)
                     tensor.commit(signals.second)
                     tensor.commit(ring.empty + stage)
 
-    def tile(self, ring: Ring, name: str, stage, mn: bool) -> tensor.Shared:
-        """A stage's tile [64 tokens, d_k] as operand B."""
-        size = 2 * CHUNK * self.dk
+    def tile(self, ring: Ring, name: str, stage, mn: bool = False) -> tensor.Shared:
+        """A stage's tile of 64 rows as operand B."""
+        size = 2 * self.elements(name)
         return tensor.Shared(ring.tiles[name].iterator.toint() + stage * size, 2 * CHUNK * 64, mn)
 
-    def first(self, b: tensor.Shared, base) -> None:
-        """X^T or Y^T, N = 64 tokens, K = d_k."""
+    def first(self, ring: Ring, name: str, stage, base) -> None:
+        """What starts from the packed state: X^T or Y^T, S^T Qh^T; N = 64 tokens, K = d_k."""
         a = tensor.Columns(base + Int32(PACKED))
-        tensor.product(self.rows, CHUNK, self.dk, base + Int32(PRODUCT), a, b, False)
+        wanted = [(PRODUCT, name)] * self.erase + [(OUTPUT, "Qh")] * self.outputs
+        for column, tile in wanted:
+            b = self.tile(ring, tile, stage)
+            tensor.product(self.rows, CHUNK, self.dk, base + Int32(column), a, b, False)
 
-    def second(self, b: tensor.Shared, base) -> None:
-        """Onto the state, N = d_k, K = 64 tokens."""
+    def second(self, ring: Ring, name: str, stage, base) -> None:
+        """Onto the state, N = d_k, K = 64 tokens; N^T A^T onto the outputs."""
         a = tensor.Columns(base + Int32(SECOND))
+        b = self.tile(ring, name, stage, mn=True)
         tensor.product(self.rows, self.dk, CHUNK, base + Int32(STATE), a, b, True)
+        if self.outputs:
+            b = self.tile(ring, "A", stage)
+            tensor.product(self.rows, CHUNK, CHUNK, base + Int32(OUTPUT), a, b, True)

@@ -10,6 +10,7 @@ from lethe.kernels.gdn.sm90 import parts
 from lethe.kernels.gdn.sm90.out_fragments import pack_all
 from lethe.kernels.gdn.sm90.scan_consumer import CHUNK, FORWARD, GROUP, WARP_ROWS, At, Consumer, Ring
 from lethe.kernels.gdn.sm100 import tensor
+from lethe.kernels.gdn.sm100.scan_outputs import Outputs
 from lethe.kernels.gdn.sm100.scan_map import PACKED, PRODUCT, SECOND, STATE
 
 Int32 = cutlass.Int32
@@ -47,7 +48,7 @@ class Converter(Consumer):
             state.store(state.load() * parts.two_to(power))
         self.put_state(state)
         tensor.publish()
-        self.steps(moves, power, tile, rows, lane)
+        self.steps(moves, power, tile, rows, lane, written)
         if end.shape[0] > 0:
             if cutlass.const_expr(len(self.k.products(self.way)) > 0):
                 if self.at.count > 0:
@@ -76,17 +77,20 @@ class Converter(Consumer):
             state[i] = x
 
     @cute.jit
-    def steps(self, moves, power, tile, rows, lane):
+    def steps(self, moves, power, tile, rows, lane, written: tuple):
         """The recurrence."""
         ring, signals = self.ring, self.signals
         stages, multiplied = self.k.stages, len(self.k.products(self.way)) > 0
         forward = self.way == FORWARD
         decays = cute.make_tensor(ring.vectors[0].iterator, cute.make_layout((2, 4, self.dk // 8, stages)))
         factors = cute.make_rmem_tensor(cute.make_layout((2, self.dk // 8)), cutlass.Float32)
-        atom, store = moves["SD"[self.way]]
-        targets = cute.local_tile(store, (WARP_ROWS, self.dk), (None, None, self.at.head, None))
-        source, target = parts.partition(atom, ring.staging, targets)
-        staging = ring.staging.iterator.toint() + rows * (2 * WARP_ROWS * self.dk)
+        if cutlass.const_expr(self.k.saves):
+            atom, store = moves["SD"[self.way]]
+            targets = cute.local_tile(store, (WARP_ROWS, self.dk), (None, None, self.at.head, None))
+            source, target = parts.partition(atom, ring.staging, targets)
+            staging = ring.staging.iterator.toint() + rows * (2 * WARP_ROWS * self.dk)
+        if cutlass.const_expr(self.k.outputs):
+            self.outputs = Outputs(self, lane, power, written)
         state = cute.make_rmem_tensor(cute.make_layout((2, 2, self.dk // 8)), cutlass.Float32)
         packed = cute.make_rmem_tensor(state.layout, parts.HALF)
 
@@ -98,14 +102,15 @@ class Converter(Consumer):
                     tensor.wait(signals.second, phase ^ 1)
             self.get_state(state)
             packed.store(state.load().to(parts.HALF))
-            if cutlass.const_expr(self.erase):
+            if cutlass.const_expr(self.k.starts):
                 flat = cute.make_tensor(packed.iterator, cute.make_layout(self.dk // 2))
                 words = cute.recast_tensor(flat, Int32)
                 tensor.put_words(self.own + Int32(PACKED), [words[i] for i in range(self.dk // 4)])
                 tensor.arrive(signals.packed)
-            self.stage_rows(packed, staging, lane)
-            cute.copy(atom, source[None, rows], target[None, 4 * tile + rows % 4, 0, slot])
-            cute.arch.cp_async_bulk_commit_group()
+            if cutlass.const_expr(self.k.saves):
+                self.stage_rows(packed, staging, lane)
+                cute.copy(atom, source[None, rows], target[None, 4 * tile + rows % 4, 0, slot])
+                cute.arch.cp_async_bulk_commit_group()
 
             cute.arch.mbarrier_wait(ring.full + stage, (step // stages) % 2)
             cute.autovec_copy(decays[None, lane % 4, None, stage], factors)
@@ -117,23 +122,28 @@ class Converter(Consumer):
             if cutlass.const_expr(forward):
                 added = self.floats(self.transposed(own, lane, rows % 4), cute.make_layout(CHUNK // 2))
                 self.put_state(state)
-                self.second_operand(added * factor, phase)
+                self.second_operand(added * factor, phase, stage)
             else:
                 added = self.floats(self.rows(own, lane, rows % 4), state.layout)
                 state.store(state.load() + added * factor)
                 self.put_state(state)
                 if cutlass.const_expr(self.erase):
-                    self.second_operand(None, phase)
+                    self.second_operand(None, phase, stage)
                 else:
                     tensor.publish()
+            if cutlass.const_expr(self.k.outputs):
+                tensor.wait(signals.second, phase)
+                self.outputs.collect()
+                self.outputs.write(own, step, tile, lane, rows % 4)
             parts.arrive(ring.empty + stage)
 
     @cute.jit
-    def second_operand(self, added: cutlass.Constexpr, phase):
+    def second_operand(self, added: cutlass.Constexpr, phase, stage):
         """``added - X`` (-Y if nothing is added) as operand A, when the first product is there; arrive."""
         values = cute.make_rmem_tensor(cute.make_layout(CHUNK // 2), cutlass.Float32)
-        if cutlass.const_expr(self.erase):
+        if cutlass.const_expr(self.k.starts):
             tensor.wait(self.signals.first, phase)
+        if cutlass.const_expr(self.erase):
             for i, x in enumerate(tensor.load(self.own + Int32(PRODUCT), CHUNK)):
                 values[i] = -x
             if cutlass.const_expr(added is not None):
@@ -141,4 +151,6 @@ class Converter(Consumer):
         else:
             values.store(added)
         tensor.put_words(self.own + Int32(SECOND), pack_all([values[i] for i in range(CHUNK // 2)]))
+        if cutlass.const_expr(self.k.outputs):
+            self.outputs.add_diagonal(values, stage)
         tensor.arrive(self.signals.ready)

@@ -1,5 +1,5 @@
 """Tensor memory of `scan`, in columns (`scan` has the table)."""
 
-STATE, PRODUCT, PACKED, SECOND = 0, 128, 192, 256
+STATE, PRODUCT, PACKED, SECOND, OUTPUT = 0, 128, 192, 256, 288
 COLUMNS = 512
-"""Allocated, the least power of two that holds 288; one CTA an SM, so that nobody else wants the rest."""
+"""Allocated, the least power of two that holds 288 (352 with outputs); one CTA an SM, so that nobody else wants the rest."""
