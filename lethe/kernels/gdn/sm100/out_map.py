@@ -78,8 +78,9 @@ class Exchange:
 class Place(Hopper):
     """Addresses of `sm90.out_place`, with channels as M = 128 gives them to the lanes of a warp.
 
-    Warp w of group g has channels ``16 (2 w + g)``.. of tiles of d_k, and of d_v if that is 128; with d_v = 64
-    both groups have ``16 w``... ``warp`` and ``group`` stay those of the CTA: of row blocks of dA and dM.
+    Warp w of group g has the 16 channels from ``16 (2 w + g)`` on of tiles of d_k, and of d_v if that is 128;
+    with d_v = 64 both groups have those from ``16 w`` on. ``warp`` and ``group`` stay those of the CTA, of
+    row blocks of dA and dM.
     """
 
     def __init__(self, base, thread, warp, panels: int):

@@ -2,17 +2,18 @@
 
 Arguments, variants, shared memory and everything by the element (G, A, M, T by mma.sync, Kt, Qh) are
 `sm90.prep`'s. The four products of whole tiles are tcgen05.mma, transposed as there: rows are channels,
-columns tokens. Where there are 128 rows, M = 128, and warp w of group g has the channels ``16 (2 w + g)``..;
-64 rows are formed by both groups alike, M = 64 in either half of the lanes (d_v = 64 and d_k = 128: each group
-half of the columns of P^T). Map of tensor memory, 256 columns allocated once, so that two CTAs fit:
+columns tokens. Where there are 128 rows, M = 128, and warp w of group g has the 16 channels from
+``16 (2 w + g)`` on; 64 rows are formed by both groups alike, M = 64 in either half of the lanes (d_v = 64 and
+d_k = 128: each group half of the columns of P^T). Map of tensor memory, 256 columns allocated once, so that
+two CTAs fit:
 
-=========  ==================================================  ================================================
-columns    contents                                            then
-=========  ==================================================  ================================================
-0-63       W^T = Ph^T + Ph^T T'^T, float32                     0-31: -dNloc^T, 32-63: (w v)^T, float16 operands
-64-127     dNloc^T = a dO^T + dO^T A, float32                  U^T = (w v)^T + (w v)^T T'^T, float32
-128-255    Ph^T, float16 operand, in 128-159                   P^T = s dO^T Qh - dNloc^T W, float32
-=========  ==================================================  ================================================
+=======  =======================================  ======================================================
+columns  contents                                 then
+=======  =======================================  ======================================================
+0-63     W^T = Ph^T + Ph^T T'^T, float32          0-31: -dNloc^T, 32-63: (w v)^T, float16 operands
+64-127   dNloc^T = a dO^T + dO^T A, float32       U^T = (w v)^T + (w v)^T T'^T, float32
+128-255  Ph^T, float16 operand, in 128-159        P^T = s dO^T Qh - dNloc^T W, float32
+=======  =======================================  ======================================================
 
 First terms are put there as initial accumulators, in float32. Warp 0 issues: after one barrier of the CTA
 W^T, dNloc^T and dO^T Qh at once, which take tensor memory in the order of their issue; after the next the

@@ -84,5 +84,3 @@ def erasures(place: Place, work: Products, v, w, scale) -> None:
         work.finish_w()
         if of.adjoint:
             work.negate(scale)
-
-

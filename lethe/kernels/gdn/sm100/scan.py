@@ -1,4 +1,4 @@
-"""Kernel ``scan`` for sm_100a: the states of a sequence and head, resident in tensor memory for the whole loop.
+"""Kernel ``scan`` for sm_100a: the states of a sequence and head, in tensor memory for the whole loop.
 
 ::
 
@@ -26,8 +26,8 @@ Roles: ``4 groups`` converter warps with 16 rows of the state each, one loader, 
    at ``packed``; the multiplier starts the first product and commits it to ``first``;
 2. meanwhile they write the packed state to shared memory and global memory (TMA, their own rows), scale the
    float32 state by e^Gam, in reverse add f P^T, and put it back;
-3. they wait for ``first``, form the second operand, arrive at ``ready``; the multiplier accumulates the second
-   product onto the state and commits it to ``second`` and to the stage's ``empty``.
+3. they wait for ``first``, form the second operand, arrive at ``ready``; the multiplier accumulates the
+   second product onto the state and commits it to ``second`` and to the stage's ``empty``.
 
 No operand has a second buffer: the packed state is written when the second product of the step before is
 complete, and so the first; the second operand when the first product of this step is. ``full`` (bytes) and

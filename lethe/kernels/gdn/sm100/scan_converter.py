@@ -10,8 +10,8 @@ from lethe.kernels.gdn.sm90 import parts
 from lethe.kernels.gdn.sm90.out_fragments import pack_all
 from lethe.kernels.gdn.sm90.scan_consumer import CHUNK, FORWARD, GROUP, WARP_ROWS, At, Consumer, Ring
 from lethe.kernels.gdn.sm100 import tensor
-from lethe.kernels.gdn.sm100.scan_outputs import Outputs
 from lethe.kernels.gdn.sm100.scan_map import PACKED, PRODUCT, SECOND, STATE
+from lethe.kernels.gdn.sm100.scan_outputs import Outputs
 
 Int32 = cutlass.Int32
 
@@ -51,8 +51,7 @@ class Converter(Consumer):
         self.steps(moves, power, tile, rows, lane, written)
         if end.shape[0] > 0:
             if cutlass.const_expr(len(self.k.products(self.way)) > 0):
-                if self.at.count > 0:
-                    tensor.wait(self.signals.second, (self.at.count - 1) % 2)
+                self.complete(self.at.count)
             self.get_state(state)
             state.store(state.load() * parts.two_to(-power))
             cute.autovec_copy(state, self.place(end, tile, rows % 4, lane))
@@ -66,6 +65,12 @@ class Converter(Consumer):
         first = 2 * (lane % 4) * width + GROUP * tile + WARP_ROWS * row + lane // 4
         layout = cute.make_layout((2, 2, self.dk // 8), stride=(width, 8, 8 * width))
         return cute.make_tensor(one.iterator + first, layout)
+
+    @cute.jit
+    def complete(self, steps):
+        """Wait for the second product of so many steps, if there were any."""
+        if steps > 0:
+            tensor.wait(self.signals.second, (steps - 1) % 2)
 
     def put_state(self, state: cute.Tensor) -> None:
         """The float32 state to tensor memory."""
@@ -98,8 +103,7 @@ class Converter(Consumer):
             stage, phase = step % stages, step % 2
             slot = self.at.first + (step if cutlass.const_expr(forward) else self.at.count - 1 - step)
             if cutlass.const_expr(multiplied):
-                if step > 0:
-                    tensor.wait(signals.second, phase ^ 1)
+                self.complete(step)
             self.get_state(state)
             packed.store(state.load().to(parts.HALF))
             if cutlass.const_expr(self.k.starts):

@@ -11,9 +11,9 @@ memory has two shapes of load and store that are just that, for 16 lanes:
 
 So nothing is shuffled on the way. Warp w reaches lanes ``32 (w mod 4)`` and the 31 after them. Rows live
 
-* M = 64 (layout F): rows 16 r .. 16 r + 15 in lanes ``32 r + half``.., half 0 or 16. A warp group's four warps
-  hold the four r; two groups share the same columns, one half each;
-* M = 128 (layout D): row i in lane i, so that warp w of group g has rows ``16 (2 (w mod 4) + g)``..
+* M = 64 (layout F): the 16 rows from 16 r on in the lanes from ``32 r + half`` on, half 0 or 16. A warp
+  group's four warps hold the four r; two groups share the same columns, one half each;
+* M = 128 (layout D): row i in lane i, so that warp w of group g has 16 rows from ``16 (2 (w mod 4) + g)`` on.
 
 `Shared` describes a tile as TMA writes it with a 128-byte swizzle: panels of 64 16-bit columns, one after the
 other, of rows of 128 bytes. K-major, K runs along the columns; MN-major, along the rows (PTX ISA, "matrix
@@ -27,7 +27,6 @@ between a wait and what relies on it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
 
 from cutlass import cute
 from cutlass.cute.nvgpu import tcgen05
@@ -191,5 +190,3 @@ def wait(barrier: cute.Pointer, phase) -> None:
     """Until the phase of this parity is complete; then its products may be read."""
     cute.arch.mbarrier_wait(barrier, phase)
     observe()
-
-
