@@ -49,9 +49,9 @@ class Converter(Consumer):
         self.put_state(state)
         tensor.publish()
         self.steps(moves, power, tile, rows, lane, written)
+        if cutlass.const_expr(len(self.k.products(self.way)) > 0):
+            self.complete(self.at.count)
         if end.shape[0] > 0:
-            if cutlass.const_expr(len(self.k.products(self.way)) > 0):
-                self.complete(self.at.count)
             self.get_state(state)
             state.store(state.load() * parts.two_to(-power))
             cute.autovec_copy(state, self.place(end, tile, rows % 4, lane))
