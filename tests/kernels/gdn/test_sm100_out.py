@@ -9,8 +9,8 @@ from tests.kernels.gdn import sm90_out_case as cases
 
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
-from lethe.evidence.gdn_blackwell import lifecycle
 from lethe.kernels.gdn.sm100 import emulate
+from lethe.kernels.gdn.sm100.lifecycle import lifecycle
 from tests.kernels.gdn import test_sm90_out as hopper
 
 TWENTY = ("early", "late", "reverse", *range(17))

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
-from lethe.evidence.gdn_blackwell import lifecycle
 from lethe.kernels.gdn.sm100 import emulate
+from lethe.kernels.gdn.sm100.lifecycle import lifecycle
 from tests.kernels.gdn import test_sm90_prep as hopper
 from tests.kernels.gdn.sm90_prep_case import PrepCase
 

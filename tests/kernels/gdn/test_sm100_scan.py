@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
-from lethe.evidence.gdn_blackwell import lifecycle
 from lethe.kernels.gdn.sm100 import emulate
+from lethe.kernels.gdn.sm100.lifecycle import lifecycle
 from lethe.ptx import Fault, injection
 from tests.kernels.gdn import sm90_scan_case as cases
 from tests.kernels.gdn.test_sm90_forward import check as check_forward
