@@ -24,8 +24,8 @@ def check(case: PrepCase, monkeypatch, schedules=("early",), rounded=True) -> No
     assert found == {"tmem_columns": 256 * products, "violations": [], "undecided": []}
 
 
-def test_two_heads_of_three_chunks_under_two_schedules(monkeypatch):
-    check(PrepCase("gdn", "mild", length=140, heads=2, dv=64), monkeypatch, ("late", 3))
+def test_two_chunks_under_two_schedules(monkeypatch):
+    check(PrepCase("gdn", "mild", length=100, dv=64), monkeypatch, ("late", 3))
 
 
 @pytest.mark.slow

@@ -25,22 +25,22 @@ def load_forward(io="float16", dv=128, erase=True, packed=False, saves=False, dk
     return emulate.load("forward", io=io, dk=dk, dv=dv, erase=erase, packed=packed, saves=saves, groups=1)
 
 
-def test_three_chunks_of_two_heads_under_three_schedules():
-    check(load(), cases.draw(192, heads=2), ("early", "late", 3))
+def test_three_chunks_under_three_schedules():
+    check(load(), cases.draw(192), ("early", "late", 3))
 
 
+@pytest.mark.slow
 def test_tensor_memory_has_one_life_and_nothing_lies_outside_of_it():
     found = lifecycle(load().ptx, 320)
     assert found == {"tmem_columns": 512, "violations": [], "undecided": []}
 
 
 def test_tensor_memory_is_freed_behind_the_last_product_though_nobody_wants_the_final_state():
-    scan, case = load(), cases.draw()
-    expected = check(scan, case)
-    for schedule in ("early", "late"):
-        arrays = case.arrays(scan) | {"final": None, "dS0": None}
-        scan.run(arrays, schedule)
-        assert all(np.array_equal(arrays[name], expected[name]) for name in ("S", "D"))
+    scan, case = load(), cases.draw(64)
+    wanted, unwanted = case.arrays(scan), case.arrays(scan) | {"final": None, "dS0": None}
+    for arrays in (wanted, unwanted):
+        scan.run(arrays, "late")
+    assert all(np.array_equal(wanted[name], unwanted[name]) for name in ("S", "D"))
 
 
 @pytest.mark.slow
