@@ -8,7 +8,6 @@ from itertools import combinations
 import pytest
 import torch
 
-from lethe.evidence import gdn_blackwell
 from lethe.evidence.gdn_emulated import poisoned
 from lethe.evidence.gdn_gpu_checks import call
 from lethe.evidence.gdn_precision import Case
@@ -83,13 +82,6 @@ def test_on_another_gpu_it_is_refused_in_one_sentence(monkeypatch):
 def test_a_library_depends_on_both_packages():
     """The hash sees a module of sm90 that only sm100's own modules import, and tells stages apart."""
     assert len({build.source_hash(stage) for stage in build.STAGES}) == len(build.STAGES)
-
-
-def test_the_thorough_cases_are_those_that_were_asked_for():
-    first = list(gdn_blackwell.cases())[: gdn_blackwell.THOROUGH]
-    assert {(c.member, c.dv) for c in first} == {(m, dv) for m in ("gdn2", "gdn") for dv in (64, 128)}
-    assert len(gdn_blackwell.schedules(True, 17)) >= 20
-    assert gdn_blackwell.HEADS == 2 and -(-gdn_blackwell.LENGTH // 64) >= 3
 
 
 def constants(kernel: str) -> dict[str, int]:
