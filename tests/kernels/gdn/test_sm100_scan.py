@@ -103,6 +103,16 @@ SYNCHRONISATION = (
 )
 
 
+def spare(mutant, lines: list[str]) -> bool:
+    """A fence before an arrival that has another one before it, nearer: dropping it changes nothing."""
+    if "before_thread_sync" not in mutant.before:
+        return False
+    ahead = (
+        line for line in lines[mutant.line :] if "before_thread_sync" in line or "mbarrier.arrive" in line
+    )
+    return "before_thread_sync" in next(ahead, "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("operator", SYNCHRONISATION)
 def test_a_kernel_that_is_broken_in_one_line_is_noticed(operator, monkeypatch):
@@ -112,11 +122,12 @@ def test_a_kernel_that_is_broken_in_one_line_is_noticed(operator, monkeypatch):
     ptx, (launch,) = scan.ptx, scan.launches(case.arrays(scan))
     record = SimpleNamespace(name="scan", ptx=ptx, launch=launch)
     mutants = [m for m in injection.mutations(record) if m.operator == operator]
+    mutants = [m for m in mutants if not spare(m, ptx.splitlines())]
     assert mutants
     for mutant in mutants:
         broken = mutant.apply(ptx)
         monkeypatch.setattr(type(scan), "ptx", property(lambda _, text=broken: text))
-        noticed = bool(lifecycle(broken, launch.block[0])["violations"])
+        noticed = False
         for schedule in ("early", "late", "reverse", 0, 1, 2):
             if noticed:
                 break
@@ -128,4 +139,4 @@ def test_a_kernel_that_is_broken_in_one_line_is_noticed(operator, monkeypatch):
             else:
                 outputs = ("S", "D", "final", "dS0", "powers")
                 noticed = any(arrays[n].tobytes() != expected[n].tobytes() for n in outputs)
-        assert noticed, mutant
+        assert noticed or lifecycle(broken, launch.block[0])["violations"], mutant
