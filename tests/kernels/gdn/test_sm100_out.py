@@ -17,16 +17,22 @@ TWENTY = ("early", "late", "reverse", *range(17))
 
 
 def check(problem, monkeypatch, schedules=("early",), programs=1, block=16) -> None:
-    """As for sm_90a, with kernels for sm_100a; tensor memory has one life of 512 columns."""
+    """As for sm_90a, with kernels for sm_100a."""
     monkeypatch.setattr(hopper, "emulate", emulate)
     hopper.check(problem, schedules, programs, block)
+    check_static(problem)
+
+
+def check_static(problem) -> None:
+    """Tensor memory has one life of 512 columns."""
     found = lifecycle(emulate.load("out", **problem.options).ptx, 384)
     assert found == {"tmem_columns": 512, "violations": [], "undecided": []}
 
 
 def test_two_heads_by_two_programs(monkeypatch):
+    monkeypatch.setattr(hopper, "emulate", emulate)
     problem = cases.make(Case("deltanet", "none", "silu", 64, "fp16", 100, 2))
-    check(problem, monkeypatch, ("late", 3), programs=2)
+    hopper.check(problem, ("late", 3), programs=2)
 
 
 @pytest.mark.slow
