@@ -519,3 +519,38 @@ def outcome_shares(labels: Sequence[str], here: Sequence[int], published: Sequen
     ax.set_xlabel("share of attempts, % (open circle: published)")
     _empty(ax, sum(here))
     return figure
+
+
+def tensor_memory_map(kernels: dict[str, int], regions: Sequence[Any], resident: tuple[str, str]) -> Figure:
+    """Columns of tensor memory by kernel, what stands in them, and below it what takes its place.
+
+    `kernels`: columns that each allocates; `regions`: ``kernel``, ``name``, ``first``, ``columns``, ``what``,
+    ``form``, ``turn``; `resident`: the kernel and name of what lives for the whole loop, drawn in black.
+    """
+    figure, axes = _axes(len(kernels), height=0.85 * len(kernels) + 0.7, sharex=True, squeeze=False)
+    forms = list(dict.fromkeys(r.form for r in regions))
+    drawn: dict[str, Any] = {}
+    for ax, (kernel, columns) in zip(axes[:, 0], kernels.items(), strict=True):
+        ax.add_patch(_rectangle(0, 0, columns, 2, facecolor="none", edgecolor=BAND, linestyle=":"))
+        for r in (r for r in regions if r.kernel == kernel):
+            black = (kernel, r.name) == resident
+            face = TOLERANCE_FREE if black else PALETTE[forms.index(r.form)]
+            patch = _rectangle(r.first, 1 - r.turn, r.columns, 0.94, facecolor=face, edgecolor="white")
+            drawn.setdefault("resident state" if black else r.form, ax.add_patch(patch))
+            ax.text(r.first + r.columns / 2, 1.47 - r.turn, r.what, ha="center", va="center", fontsize=6,
+                    color="white" if black else TOLERANCE_FREE)  # fmt: skip
+        ax.set_xlim(0, max(kernels.values()))
+        ax.set_ylim(0, 2.05)
+        ax.set_yticks([1.47, 0.47], ["first", "then"])
+        ax.set_ylabel(kernel)
+    axes[-1, 0].set_xticks(range(0, max(kernels.values()) + 1, 64))
+    axes[-1, 0].set_xlabel("column of tensor memory")
+    axes[0, 0].legend(drawn.values(), drawn, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
+    return figure
+
+
+def _rectangle(x: float, y: float, width: float, height: float, **options: Any) -> Any:
+    """A rectangle by its lower left corner."""
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x, y), width, height, **options)

@@ -13,6 +13,7 @@ tokens = 40
 # The precision plans, the kernels executed without a GPU, and the run on one.
 plans = "data/measured/cpu/gdn_precision.json"
 executed = "data/measured/cpu/gdn_emulated.json"
+blackwell = "data/measured/cpu/gdn_blackwell.json"
 values = "data/measured/h200/gdn_accuracy.json"
 speeds = "data/measured/h200/gdn_speed.json"
 # What was noted while building.
@@ -32,7 +33,12 @@ from lethe.audit import report
 from lethe.evidence import gdn_ladder
 from lethe.kernels.gdn.dispatch import CAPABILITY, INSTALLED
 from lethe.kernels.gdn.precision import PINS
-from lethe.paper import evidence, gdn_speed_tables, gdn_tables
+from lethe.paper import (
+    evidence,
+    gdn_blackwell_tables,
+    gdn_speed_tables,
+    gdn_tables,
+)
 from lethe.paper.glue import Glue, count
 
 glue = Glue("one_recurrence", results=results, pages=pages, figures=figures)
@@ -41,6 +47,7 @@ records = {
     for name, path in {
         "plans": plans,
         "executed": executed,
+        "blackwell": blackwell,
         "values": values,
         "speeds": speeds,
     }.items()
@@ -137,11 +144,43 @@ glue.number(
     if find_spec("cutlass")
     else "is not installed, so nothing could be compiled again",
 )
-glue.number(
-    "blackwell",
-    "built" if "cute_sm100" in INSTALLED else "not built",
-)
 {name: name in INSTALLED for name in CAPABILITY}
+
+# %% [markdown]
+# ## The kernels for sm_100a
+# The same stages with tcgen05 and tensor memory: their map, what they use, and their executions in `lethe.ptx`.
+
+# %%
+glue.figure(
+    "tensor_memory",
+    plotting.tensor_memory_map(
+        gdn_blackwell_tables.ALLOCATED,
+        gdn_blackwell_tables.REGIONS,
+        gdn_blackwell_tables.RESIDENT,
+    ),
+)
+
+# %%
+there = records["blackwell"]
+glue.table(
+    "blackwell_resources",
+    gdn_blackwell_tables.resources(there),
+    caption=f"The kernels for sm_100a, {origins['blackwell']}: threads of a block, registers and spilled bytes a thread "
+    "(stores and loads added up) as ptxas reports them, shared memory, columns of tensor memory, and what the static "
+    "checks of its life find: violations, and questions that they leave undecided.",
+)
+
+# %%
+glue.table(
+    "blackwell_executed",
+    gdn_tables.emulated(there),
+    caption=f"The kernels for sm_100a in the emulator, {origins['blackwell']}: two heads, three chunks, the last one "
+    "ragged, initial and final state. Schedules of the backward pass; of all outputs and gradients the one that is "
+    "nearest to its bound, in thousandths.",
+)
+glue.number("blackwell_passed", gdn_tables.passed(gdn_tables.samples(there)))
+glue.number("blackwell_schedules", gdn_blackwell_tables.most_schedules(there))
+glue.number("blackwell_static", gdn_blackwell_tables.lifecycle(there))
 
 # %% [markdown]
 # ## Accuracy on a GPU

@@ -1,11 +1,11 @@
 # The gated linear recurrence. Its members and its ladder are computed on a CPU by every build; the precision plans, the
-# kernels executed without a GPU and the run on one are records that lethe.evidence.gdn_precision, gdn_emulated and
-# gdn_gpu write.
+# kernels executed without a GPU and the run on one are records that lethe.evidence.gdn_precision, gdn_emulated,
+# gdn_blackwell and gdn_gpu write.
 PAGES["one_recurrence"] = evidence_pages(
     "one_recurrence",
-    ["reductions", "definitions", "ladder", "precision_bf16", "precision_fp16", "kernels", "executed", "accuracy", "checks",
-     "targets", "breakdown", "against", "speed", "levers", "killed", "bridge", "faults"],
-    ["accuracy", "time", "ratios"],
+    ["reductions", "definitions", "ladder", "precision_bf16", "precision_fp16", "kernels", "executed",
+     "blackwell_resources", "blackwell_executed", "accuracy", "checks", "targets", "breakdown", "against", "speed", "levers", "killed", "bridge", "faults"],
+    ["tensor_memory", "accuracy", "time", "ratios"],
 )
 
 
