@@ -13,7 +13,7 @@ rule controls_audit:
         src=src(*AUDIT_SOURCES, "lethe/evidence/controls.py", "lethe/kernels/mamba3", "data/corpus/controls"),
         # the quick profile takes the kernels that the interpreter runs fast, through four gates
         flags=f"--device {DEVICE} --seed {config['seed']} --patience 20"
-        + (f" --quick --limit 2 --order stratified {CONTROL_GATES}" if config["profile"] == "quick" and DEVICE == "cpu" else " --full"),
+        + (f" --quick --limit {config['evidence']['controls']} --order stratified {CONTROL_GATES}" if config["profile"] == "quick" and DEVICE == "cpu" else " --full"),
         run=f"{LIVE}/runs/controls-{config['profile']}",
     threads: max(1, workflow.cores or 1)
     resources:
