@@ -26,8 +26,11 @@ WARM = 3
 
 
 def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any]:
-    """The context of forward passes, which also sets how float32 matrix products are made."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = recipe.precision == "tf32"
+    """The context of forward passes, which also sets how a GPU makes float32 matrix products."""
+    if device.type == "cuda":
+        short = recipe.precision == "tf32"
+        torch.set_float32_matmul_precision("high" if short else "highest")
+        torch.backends.cudnn.allow_tf32 = short
     if recipe.precision == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()

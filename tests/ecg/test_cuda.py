@@ -30,7 +30,8 @@ def records(tmp_path_factory):
 def test_backends_agree(block):
     """A classifier's logits; float32 rounds about `layers` times the longest sum of 250 tokens."""
     device = torch.device("cuda")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     kernels, plain = (build(SIZES[block], b, device).eval() for b in ("kernels", "torch"))
     plain.load_state_dict(kernels.state_dict())
     signal = torch.randn(4, 12, 1000, device=device)
