@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lethe.kernels.mamba3.tune import candidates
 from lethe.paper import lever_tables
 from lethe.paper.kernel_tables import MISSING
 from lethe.provenance import ROOT
@@ -44,5 +43,7 @@ def test_without_a_record_a_lever_says_so() -> None:
 @pytest.mark.parametrize("lever", LEVERS, ids=lambda lever: lever["lever"])
 @pytest.mark.parametrize("which", ["kept", "tried"])
 def test_a_noted_lever_names_one_candidate_of_the_tuning(lever: dict, which: str) -> None:
+    from lethe.kernels.mamba3.tune import candidates
+
     named = [c for c in candidates() if lever[which].items() <= c.facts().items()]
     assert len(named) == 1
