@@ -61,7 +61,7 @@ def test_notebooks_use_no_entry_point():
 
 def test_plots_live_in_plotting_and_notebooks_only():
     for file in FILES:
-        if file.name == "plotting.py":
+        if file.name == "plotting.py" or file.parent.name == "plotting":
             continue
         text = file.read_text(encoding="utf-8")
         assert "matplotlib.pyplot" not in text and "import seaborn" not in text, file
