@@ -4,13 +4,15 @@
 after collection: it inherits the tests, becomes an interpreter with the verifier's repairs (Triton's
 own multiplies the bit patterns of bfloat16 in ``tl.dot``), and runs each test by its id. Tests
 marked ``gpu`` or ``compiles``, and those in `NO_TRITON`, run in this process as usual. A test may use
-parameters but no fixtures, and imports `lethe.kernels` inside its body.
+parameters but no fixtures, and imports `lethe.kernels` inside its body: what other tests had imported of it
+before the fork, decorated to be compiled, the worker forgets.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import sys
 import traceback
 from multiprocessing import Pipe
 from pathlib import Path
@@ -60,6 +62,8 @@ def _serve(pipe: Any) -> None:
     torch.set_num_threads(1)
     library.use_interpreter()
     builder.install()
+    for name in [name for name in sys.modules if name.startswith("lethe.kernels")]:
+        del sys.modules[name]
     while True:
         item = _items[pipe.recv()]
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
