@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from lethe.kernels.ssd.cases import Case as Described
+
 WIDTH = 64
 """Channels of a head, P: the engine has this one."""
 
@@ -263,6 +265,19 @@ SMALL: tuple[Case, ...] = (
         if case.io == "bf16" and case.name.startswith("checkpoints")
     ),
 )
+
+
+def described(case: Case) -> Described:
+    """The case as the engine's graph layer describes it: its shapes and options, without its values."""
+    from lethe.kernels.ssd.cases import Case as Description
+
+    return Description(
+        case.id, case.batch, case.length, case.heads, case.groups, case.states, WIDTH, case.chunk,
+        IO[case.io],
+        skip=case.D or "none", gated=case.gate, bias=case.bias, softplus=case.softplus, limits=case.limit,
+        initial=case.initial, final=case.final, cuts=case.cuts or (), checkpoint=case.checkpoint,
+        reuse=case.reuse,
+    )  # fmt: skip
 
 
 # --- drawing --------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def serve(
     end, device = time.monotonic() + seconds, "cpu" if dry else "cuda"
     torch.set_num_threads(1)
     if dry:
-        _interpret()
+        interpret()
     with tempfile.TemporaryDirectory() as unpacked:
         engine = _engine(name, where, Path(unpacked))
         for case in _todo(out, name, shard, workers, dry):
@@ -141,7 +141,7 @@ def serve(
     return 0
 
 
-def _interpret() -> None:
+def interpret() -> None:
     """Triton interprets from now on, with the verifier's repairs: its own cannot multiply bfloat16."""
     from lethe.verifier.executors import builder, library
 

@@ -18,14 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from lethe import provenance
-from lethe.kernels.ssd.cases import Case, graphs, speed
+from lethe.evidence.ssd_cases import Case, described, draw
+from lethe.kernels.ssd import cases as engine_cases
 from lethe.kernels.ssd.emulate import Emulated
 
 TARGETS = (80, 90, 100)
 EXECUTED = (90, 100)
 EXPERIMENT = "ssd_emulated"
 
-SMALL = Case("two-tiles", batch=1, length=100, heads=2, groups=1)
+SMALL = Case(
+    "two tiles", batch=1, length=100, heads=2, groups=1, bias=True, D="head", gate=True, initial=True,
+    final=True,
+)  # fmt: skip
 """One full tile and one partial, both heads in one group, every operand there."""
 
 Row = dict[str, Any]
@@ -34,16 +38,16 @@ Row = dict[str, Any]
 # --- resources ------------------------------------------------------------------------------------
 
 
-def resources(target: int, cases: list[Case] | None = None) -> Iterator[Row]:
+def resources(target: int, cases: list[engine_cases.Case] | None = None) -> Iterator[Row]:
     """A row for every kernel of the cases (the short speed shapes of one group), as compiled for a target."""
     from lethe.kernels.ptxas import assembled
     from lethe.kernels.ssd.engine import compiled, specialisation
     from lethe.kernels.ssd.plan import layout
 
     seen = set()
-    short = [case for case in speed() if (case.length, case.groups) == (2048, 1)]
+    short = [case for case in engine_cases.speed() if (case.length, case.groups) == (2048, 1)]
     for case in short if cases is None else cases:
-        for graph in graphs(case):
+        for graph in engine_cases.graphs(case):
             plan = layout(graph.nodes[0], "", target)
             for launch in plan.launches:
                 key = specialisation(launch)
@@ -85,24 +89,24 @@ def executed(target: int, case: Case = SMALL, schedule: str | int = "early", che
     """
     import torch
 
-    from lethe.evidence.ssd_gpu_checks import PEAK, RMS, drawn, errors, exact
+    from lethe.evidence.ssd_accuracy import beyond, error, exact
 
     start = time.monotonic()
-    operands, dy, dfinal = drawn(case, "cpu")
-    machine = Emulated(case, target, schedule, checks)
+    call = draw(case)
+    machine = Emulated(described(case), target, schedule, checks)
     row: Row = {"target": f"sm_{target}", "case": case.id, "schedule": str(schedule), "checks": checks}
     try:
         with torch.no_grad():
-            forward = machine.run("SSD", operands)
-            upstream = {"dy": dy, "dfinal_states": dfinal, "checkpoints": forward["checkpoints"]}
-            backward = machine.run("SSD_BWD", operands | upstream)
-    except Exception as error:  # a fault, or an instruction that the emulator does not know
-        row |= {"status": getattr(error, "kind", type(error).__name__), "message": str(error)[:500]}
+            forward = machine.run("SSD", call.tensors)
+            upstream = {"dy": call.dy, "dfinal_states": call.dfinal, "checkpoints": forward["checkpoints"]}
+            backward = machine.run("SSD_BWD", call.tensors | upstream)
+    except Exception as fault:  # or an instruction that the emulator does not know
+        row |= {"status": getattr(fault, "kind", type(fault).__name__), "message": str(fault)[:500]}
     else:
-        found = {k: v for k, v in (forward | backward).items() if k != "checkpoints"}
-        measured = errors(found, exact(case, operands, dy, dfinal))
-        right = all(e["rms"] < RMS and e["peak"] < PEAK for e in measured.values())
-        row |= {"status": "right" if right else "wrong", "errors": measured}
+        found = forward | backward | {"final": forward["final_states"]}
+        expected, terms = exact(call)
+        errors = {name: error(found[name], t, terms.get(name, 0.0)) for name, t in expected.items()}
+        row |= {"status": "wrong" if beyond(errors) else "right", "errors": errors}
     return {**row, "instructions": machine.instructions, "seconds": round(time.monotonic() - start, 1)}
 
 

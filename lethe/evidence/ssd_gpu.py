@@ -4,12 +4,12 @@
     python -m lethe.evidence.ssd_gpu dry [--target 90] [--compile]
     python -m lethe.evidence.ssd_gpu record DIR
 
-`run` goes through the parts in `PARTS`, each in a process of its own with a share of the time: ``checks``
-(accuracy against float64, equal bits, no allocation, rebinding, streams, replay, training), ``tune`` (the
-search for tiles, whose table all parts after it use), ``speed`` (against mamba-ssm's Triton, whose sources
-``--official`` names), ``again`` (the checks with the tiles found), ``sanitizer``, ``tests`` (by pytest).
-Kernels are compiled beforehand by several processes at once. What exists is in DIR at any time: a file for
-each part, rows as they are found. A part that fails is recorded with its error and does not stop the others.
+`run` goes through the parts in `PARTS`, each in a process of its own with a share of the time: ``tune`` (the
+search for tiles, whose table all parts after it use), ``accuracy`` (`ssd_check`: values against float64, the
+controls), ``checks`` (equal bits, no allocation, rebinding, streams, replay, training), ``speed`` (against
+mamba-ssm's Triton, whose sources ``--official`` names), ``sanitizer``, ``tests`` (by pytest). Kernels are
+compiled beforehand by several processes at once. What exists is in DIR at any time: a file for each part,
+rows as they are found. A part that fails is recorded with its error and does not stop the others.
 `dry` goes through the same code on a CPU, in the interpreter, on small cases; with ``--compile`` it compiles
 every kernel of the run for the target. `record` writes what `run` left to ``data/measured`` and the table of
 tiles to the package.
@@ -31,21 +31,22 @@ from pathlib import Path
 from typing import Any
 
 from lethe import provenance
-from lethe.evidence import elsewhere
+from lethe.evidence import elsewhere, ssd_check
 from lethe.evidence import ssd_gpu_ahead as ahead
 from lethe.kernels.ssd import tiles
 
 KERNELS = "lethe/kernels/ssd"
-CHECKS, AGAIN, TUNE, SPEED = "checks.jsonl", "again.jsonl", "tune.jsonl", "speed.jsonl"
+CHECKS, TUNE, SPEED = "checks.jsonl", "tune.jsonl", "speed.jsonl"
+ACCURACY = "accuracy"
+"""Folder of `ssd_check`'s lines."""
 TILES = "tiles.json"
 
-PARTS = {"checks": 0.18, "tune": 0.14, "speed": 0.44, "again": 0.12, "sanitizer": 0.06, "tests": 0.06}
+PARTS = {"tune": 0.15, ACCURACY: 0.25, "checks": 0.08, "speed": 0.42, "sanitizer": 0.05, "tests": 0.05}
 """Parts in their order, and the share of the time that each may take; what one leaves goes to the others."""
 
 COMPILING = 90.0
 """Most seconds spent on compiling beforehand; a part compiles for itself what is missing."""
 
-SANITIZED = "plain"
 Row = dict[str, Any]
 
 
@@ -59,21 +60,19 @@ def run(out: Path, official: str | None, seconds: float, only: list[str]) -> Non
     elsewhere.note(out)
     target = _target()
     wanted = [part for part in PARTS if not only or part in only]
-    _note(out, "compile", lambda: ahead.compile_all(target, "checks", min(COMPILING, seconds / 6)))
     behind = [ahead.compiler(target, "rest", i, ahead.COMPILERS - 4) for i in range(ahead.COMPILERS - 4)]
     behind += ahead.warming(official)
     left = sum(PARTS[part] for part in wanted)
     for part in wanted:
         if part == "tune":
             ahead.joined(behind, min(end, time.monotonic() + COMPILING))
+        elif not (out / "compile.json").is_file():  # with the tiles that the search has found
+            _note(out, "compile", lambda: ahead.compile_all(target, "checks", min(COMPILING, seconds / 6)))
         limit = max(20.0, (end - time.monotonic()) * PARTS[part] / left)
         left -= PARTS[part]
         _note(out, part, lambda p=part, s=limit: _part(p, out, official, s))  # type: ignore[misc]
         if part == "tune" and (out / TILES).is_file():
             os.environ[tiles.VARIABLE] = str(out / TILES)
-            _note(
-                out, "compile_again", lambda: ahead.compile_all(target, "checks", min(COMPILING, seconds / 9))
-            )
     for child in behind:
         child.kill()
 
@@ -99,13 +98,17 @@ def _note(out: Path, name: str, work: Callable[[], Row]) -> None:
 
 def _part(part: str, out: Path, official: str | None, seconds: float) -> Row:
     """A part in a process of its own, under a time limit; it stops itself somewhat before that."""
+    given = ["--official", official] if official else []
     if part == "sanitizer":
         return sanitizer(seconds)
+    if part == ACCURACY:
+        command = [sys.executable, "-m", "lethe.evidence.ssd_check", "run", "--out", str(out / ACCURACY)]
+        return _finished([*command, "--seconds", str(seconds - 8), *given], seconds)
     if part == "tests":
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu"]
         return _finished([*command, "tests/kernels/ssd"], seconds)
     command = [sys.executable, "-m", "lethe.evidence.ssd_gpu", "serve", part, "--out", str(out)]
-    command += ["--seconds", str(seconds - 8)] + (["--official", official] if official else [])
+    command += ["--seconds", str(seconds - 8), *given]
     return _finished(command, seconds)
 
 
@@ -122,8 +125,8 @@ def _finished(command: list[str], seconds: float, keep: int = 3000) -> Row:
 
 def serve(part: str, out: Path, official: str | None, seconds: float) -> int:
     """The inside of a part's process."""
-    if part in ("checks", "again"):
-        return int(not checks(out / (CHECKS if part == "checks" else AGAIN), seconds))
+    if part == "checks":
+        return int(not checks(out / CHECKS, seconds))
     if part == "tune":
         return tune(out, seconds)
     from lethe.kernels.ssd import bench
@@ -151,7 +154,7 @@ def checks(file: Path, seconds: float, device: str = "cuda") -> bool:
             good = good and row.get("ok", True)
             lines.write(json.dumps(row) + "\n")
             lines.flush()
-            print({k: v for k, v in row.items() if k != "errors"}, flush=True)
+            print(row, flush=True)
     return good
 
 
@@ -179,7 +182,7 @@ def sanitizer(seconds: float) -> Row:
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not Path(tool).is_file():
         return {"started": False, "why": "compute-sanitizer is not installed"}
-    inner = [sys.executable, "-m", "lethe.evidence.ssd_gpu", "once", SANITIZED]
+    inner = [sys.executable, "-m", "lethe.evidence.ssd_gpu", "once"]
     found: Row = {"started": True}
     for name in ("memcheck", "racecheck"):
         done = _finished([tool, "--tool", name, "--error-exitcode", "9", *inner], seconds / 2, keep=1 << 22)
@@ -188,13 +191,12 @@ def sanitizer(seconds: float) -> Row:
     return found
 
 
-def once(name: str, device: str) -> int:
-    """A forward and backward pass of one stress case, launched once: what the sanitizer watches."""
+def once(device: str) -> int:
+    """A forward and backward pass of the plain case, launched once: what the sanitizer watches."""
     from lethe.evidence import ssd_gpu_checks
-    from lethe.kernels.ssd.cases import stress
+    from lethe.kernels.ssd.cases import PLAIN
 
-    case = next(case for case in stress() if case.id == name)
-    found = ssd_gpu_checks.gradients(case, *ssd_gpu_checks.drawn(case, device))
+    found = ssd_gpu_checks.gradients(PLAIN, *ssd_gpu_checks.drawn(PLAIN, device))
     print({key: float(value.float().abs().max()) for key, value in found.items()})
     return 0
 
@@ -267,9 +269,9 @@ def record(
     measured: Path = provenance.ROOT / "data" / "measured",
     table: Path = provenance.ROOT / KERNELS / TILES,
 ) -> list[Path]:
-    """Write what `run` left: ``ssd_checks`` (with the tiles found, where these were finished), ``ssd_tune``
-    and ``ssd_speed`` of that device, and the table of tiles to the package. A search that timed nothing
-    leaves the table as it is."""
+    """Write what `run` left: ``ssd_accuracy`` and ``ssd_controls``, ``ssd_checks``, ``ssd_tune`` and
+    ``ssd_speed`` of that device, and the table of tiles to the package. A search that timed nothing leaves
+    the table as it is."""
     slug, written = elsewhere.device(folder).slug, []
 
     def lines(name: str) -> list[Row]:
@@ -292,11 +294,11 @@ def record(
     chosen = (folder / TILES).read_text() if (folder / TILES).is_file() else ""
     if chosen and len(json.loads(chosen)["rows"]) > 1:
         provenance.write_atomically(table, chosen)
-    again, first = lines(AGAIN), lines(CHECKS)
-    finished = bool(again) and not any("skipped" in row and row["kind"] == "accuracy" for row in again)
-    if found := again if finished else first:
-        others = {name: part(name) for name in ("sanitizer", "tests")} | {"tiles_found": finished}
-        keep("ssd_checks", found, "lethe/evidence/ssd_gpu_checks.py", others)
+    if (folder / ACCURACY).is_dir():
+        written += ssd_check.record(folder / ACCURACY, measured)
+    if found := lines(CHECKS):
+        others = {name: part(name) for name in ("sanitizer", "tests")}
+        keep("ssd_checks", found, "lethe/evidence/ssd_gpu_checks.py", others | {"tiles_found": bool(chosen)})
     if found := lines(TUNE):
         keep("ssd_tune", found, "lethe/kernels/ssd/tune.py", {})
     if found := lines(SPEED):
@@ -311,7 +313,7 @@ def main(argv: list[str] | None = None) -> int:
     go.add_argument("--seconds", type=float, default=560.0)
     go.add_argument("--only", action="append", choices=list(PARTS), default=[])
     inside = commands.add_parser("serve")
-    inside.add_argument("part", choices=["checks", "tune", "speed", "again"])
+    inside.add_argument("part", choices=["checks", "tune", "speed"])
     inside.add_argument("--seconds", type=float, required=True)
     for command in (go, inside):
         command.add_argument("--out", type=Path, required=True)
@@ -326,8 +328,7 @@ def main(argv: list[str] | None = None) -> int:
     heat = commands.add_parser("warm")
     heat.add_argument("--official", required=True)
     heat.add_argument("--chunk", type=int, required=True)
-    single = commands.add_parser("once")
-    single.add_argument("case")
+    commands.add_parser("once")
     keep = commands.add_parser("record")
     keep.add_argument("folder", type=Path)
     given = parser.parse_args(argv)
@@ -348,7 +349,7 @@ def main(argv: list[str] | None = None) -> int:
     if given.command == "warm":
         return ahead.warm(given.official, given.chunk)
     if given.command == "once":
-        return once(given.case, "cuda")
+        return once("cuda")
     if given.command == "serve":
         return serve(given.part, given.out, given.official, given.seconds)
     run(given.out, given.official, given.seconds, given.only)

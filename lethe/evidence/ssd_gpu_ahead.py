@@ -24,16 +24,17 @@ Row = dict[str, Any]
 
 
 def launches(which: str, target: int) -> Iterator[Any]:
-    """Every launch of the ``checks``, or of the ``rest`` (search and speed), each kernel once."""
+    """Every launch of the ``checks`` (values, promises) or the ``rest`` (search, speed), each once."""
+    from lethe.evidence.ssd_cases import FULL, described
     from lethe.kernels.ssd import tune as search
     from lethe.kernels.ssd.bench import OURS
-    from lethe.kernels.ssd.cases import graphs, speed, stress
+    from lethe.kernels.ssd.cases import PLAIN, graphs, speed
     from lethe.kernels.ssd.engine import specialisation
     from lethe.kernels.ssd.plan import layout
 
     def laid_out() -> Iterator[Any]:
         if which == "checks":
-            for case in stress():
+            for case in (PLAIN, *map(described, FULL)):
                 for graph in graphs(case):
                     yield from layout(graph.nodes[0], "", target).launches
             return

@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def here(count: int) -> list[Row]:
-    """Accuracy of the first `count` stress cases. Raises RuntimeError where they do not run."""
+    """Rows of `ssd_check` for the first `count` small cases. Raises RuntimeError where they do not run."""
     done = subprocess.run(
         [sys.executable, "-m", "lethe.evidence.ssd_here", str(count)],
         capture_output=True, text=True, cwd=provenance.ROOT, check=False,
@@ -24,15 +24,14 @@ def here(count: int) -> list[Row]:
 
 
 def _print(count: int) -> None:
-    from lethe.verifier.executors import library
+    from lethe.evidence import ssd_check
+    from lethe.evidence.ssd_accuracy import ours
+    from lethe.evidence.ssd_cases import SMALL
 
-    library.use_interpreter()
-    from lethe.evidence import ssd_gpu_checks as checks
-    from lethe.kernels.ssd.cases import stress
-
-    for case in stress()[:count]:
-        found = checks.accuracy(checks.small(case), "cpu")
-        print(json.dumps({"kind": "accuracy", "case": case.id, **found}), flush=True)
+    ssd_check.interpret()
+    for case in SMALL[:count]:
+        found = ssd_check.measured_row(case, ours(), "cpu")
+        print(json.dumps({"id": case.id, "engine": ssd_check.OURS, **found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ device time in microseconds.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,31 +69,55 @@ def checked(record: Measurement | None, kind: str) -> list[Row]:
     return [r for r in rows if r.get("kind") == kind and "ok" in r]
 
 
-def accuracy(rows: Sequence[Row]) -> pd.DataFrame:
-    """A row for each case: the worst of output, final state and gradients in both measures."""
+def accuracy(rows: Sequence[Row], theirs: Sequence[Row] | None = None) -> pd.DataFrame:
+    """A row for each case: the worst of output, final state and gradients in both measures; beside it, if
+    given, how mamba-ssm's kernels did on the same case."""
     columns = ["case", "worst by RMS", "relative RMS, %", "worst by peak", "peak, %", "within"]
+    columns += [] if theirs is None else ["mamba-ssm"]
+    official = {r["id"]: r for r in theirs or ()}
     found = []
     for r in rows:
+        other = [] if theirs is None else [_theirs(official.get(r["id"]))]
         if "errors" not in r:
-            found.append([r["case"], r.get("error", "")[:60], "", "", "", "no"])
+            found.append([r["id"], r.get("error", "")[:60], "", "", "", "no", *other])
             continue
-        rms, peak = (max(r["errors"].items(), key=lambda e, w=what: e[1][w]) for what in ("rms", "peak"))  # type: ignore[misc]
+        rms, peak = (max(r["errors"].items(), key=lambda e, at=at: _size(e[1][at])) for at in (0, 1))  # type: ignore[misc]
         found.append([
-            r["case"], rms[0], f"{100 * rms[1]['rms']:.3f}", peak[0], f"{100 * peak[1]['peak']:.3f}",
-            "yes" if r["ok"] else "no",
+            r["id"], rms[0], f"{100 * _size(rms[1][0]):.3f}", peak[0], f"{100 * _size(peak[1][1]):.3f}",
+            "yes" if r["passed"] else "no", *other,
         ])  # fmt: skip
     return filled(columns, found)
 
 
-def worst(rows: Sequence[Row], what: str) -> str:
-    """The largest error of all cases as a percentage, or that there is none."""
-    errors = [e[what] for r in rows for e in r.get("errors", {}).values()]
+def _size(error: float | None) -> float:
+    """JSON has no infinity."""
+    return math.inf if error is None else error
+
+
+def _theirs(row: Row | None) -> str:
+    if row is None:
+        return MISSING
+    if "declined" in row:
+        return "declines"
+    if "errors" not in row:
+        return "fails"
+    return f"{'within' if row['passed'] else 'beyond'}, {100 * _size(row['worst'][0]):.2f}%"
+
+
+def by(record: Measurement | None, engine: str) -> list[Row]:
+    """Cases that one engine was measured on."""
+    return [] if record is None else [r for r in record.samples if r["engine"] == engine]
+
+
+def worst(rows: Sequence[Row], at: int) -> str:
+    """The largest error of all cases as a percentage (0: relative RMS, 1: peak), or that there is none."""
+    errors = [_size(e[at]) for r in rows for e in r.get("errors", {}).values()]
     return f"{100 * max(errors):.2f}%" if errors else MISSING
 
 
-def held(rows: Sequence[Row]) -> str:
+def held(rows: Sequence[Row], what: str = "ok") -> str:
     """``"29 of 29"``."""
-    return f"{sum(r['ok'] for r in rows)} of {len(rows)}" if rows else MISSING
+    return f"{sum(r[what] for r in rows)} of {len(rows)}" if rows else MISSING
 
 
 def checks(record: Measurement | None) -> pd.DataFrame:

@@ -93,7 +93,7 @@ def two_cases(monkeypatch):
     cases = (TINY, replace(TINY, name="next"))
     monkeypatch.setattr(ssd_check, "SMALL", cases)
     monkeypatch.setattr(ssd_check, "_engine", lambda *_: standin.ssd)
-    monkeypatch.setattr(ssd_check, "_interpret", lambda: None)
+    monkeypatch.setattr(ssd_check, "interpret", lambda: None)
     return cases
 
 

@@ -14,15 +14,10 @@ from lethe.kernels.ssd import bench, tune
 from lethe.kernels.ssd.tiles import Tiles
 
 
-def test_every_stress_case_and_promise_is_a_task():
-    from lethe.kernels.ssd.cases import stress
-
-    about = [row for row, _ in ssd_gpu_checks.tasks("cuda")]
-    assert [r["case"] for r in about if r["kind"] == "accuracy"] == [case.id for case in stress()]
-    kinds = {r["kind"] for r in about}
+def test_every_promise_is_a_task():
+    kinds = {row["kind"] for row, _ in ssd_gpu_checks.tasks("cuda")}
     assert kinds == {
-        "accuracy", "deterministic", "rebinding", "allocation", "streams", "replay", "compile",
-        "training graph",
+        "deterministic", "rebinding", "allocation", "streams", "replay", "compile", "training graph",
     }  # fmt: skip
 
 
@@ -32,7 +27,7 @@ def test_what_needs_cuda_says_so_and_what_fails_is_a_row(tmp_path, monkeypatch):
 
     rows = [
         ({"kind": "streams", "case": "plain"}, lambda: ssd_gpu_checks.streams(None, "cpu")),
-        ({"kind": "accuracy", "case": "plain"}, broken),
+        ({"kind": "rebinding", "case": "plain"}, broken),
         ({"kind": "replay", "case": "plain"}, lambda: {"ok": True}),
     ]
     monkeypatch.setattr(ssd_gpu_checks, "tasks", lambda device: iter(rows))
@@ -41,15 +36,6 @@ def test_what_needs_cuda_says_so_and_what_fails_is_a_row(tmp_path, monkeypatch):
     assert found[0]["skipped"] == "needs a CUDA device"
     assert found[1]["error"] == "RuntimeError: no such kernel" and found[1]["ok"] is False
     assert found[2]["ok"] is True
-
-
-def test_errors_are_relative_and_a_zero_truth_is_held_absolutely():
-    import torch
-
-    exact = {"y": torch.tensor([3.0, 4.0], dtype=torch.float64), "dA": torch.zeros(2, dtype=torch.float64)}
-    found = ssd_gpu_checks.errors({"y": torch.tensor([3.0, 4.5]), "dA": torch.tensor([0.0, 0.25])}, exact)
-    assert found["y"] == {"rms": 0.1, "peak": 0.125}
-    assert found["dA"] == {"rms": 0.25, "peak": 0.25}
 
 
 def test_the_run_s_kernels_are_each_listed_once():
@@ -113,10 +99,9 @@ def test_the_record_keeps_the_rows_and_the_table(tmp_path):
     assert kept["samples"] == [{"kind": "replay", "ok": True}]
     assert kept["parameters"]["tests"] == {"status": 0}
     (tmp_path / "tiles.json").write_text(json.dumps({"rows": [{}, {}]}))
-    (tmp_path / "again.jsonl").write_text(json.dumps({"kind": "replay", "ok": False}) + "\n")
     kept = json.loads(ssd_gpu.record(tmp_path, tmp_path / "measured", table)[0].read_text())
     assert len(json.loads(table.read_text())["rows"]) == 2
-    assert kept["samples"] == [{"kind": "replay", "ok": False}] and kept["parameters"]["tiles_found"]
+    assert kept["parameters"]["tiles_found"]
 
 
 def test_without_a_device_the_run_says_so(monkeypatch, tmp_path, capsys):
@@ -185,7 +170,7 @@ def test_small_cases_are_accurate_here():
     """The first stress case in the interpreter, as the notebook runs it."""
     pytest.importorskip("lethe.references.ssd")
     (row,) = ssd_here.here(1)
-    assert row["ok"], row
+    assert row["passed"], row
 
 
 @pytest.mark.slow

@@ -25,11 +25,17 @@ ROW = {
 }  # fmt: skip
 
 CHECKS = SimpleNamespace(samples=[
-    {"kind": "accuracy", "case": "plain", "ok": True,
-     "errors": {"y": {"rms": 0.002, "peak": 0.003}, "dA": {"rms": 0.004, "peak": 0.001}}},
-    {"kind": "accuracy", "case": "ragged", "ok": False, "error": "RuntimeError: out of memory"},
     {"kind": "streams", "case": "plain", "ok": False, "changed": ["dx"]},
     {"kind": "replay", "case": "plain", "skipped": "the time was spent"},
+])  # fmt: skip
+
+VALUES = SimpleNamespace(samples=[
+    {"id": "plain", "engine": "lethe", "passed": True, "worst": [0.004, 0.003],
+     "errors": {"y": [0.002, 0.003], "dA": [0.004, 0.001]}},
+    {"id": "ragged", "engine": "lethe", "passed": False, "error": "RuntimeError: out of memory"},
+    {"id": "plain", "engine": "mamba-ssm", "passed": False, "worst": [None, 1.0],
+     "errors": {"y": [None, 1.0]}},
+    {"id": "ragged", "engine": "mamba-ssm", "passed": False, "declined": "it has no such argument"},
 ])  # fmt: skip
 
 
@@ -40,16 +46,19 @@ def test_without_records_every_table_says_so():
     ):  # fmt: skip
         assert len(table) == 1 and table.iloc[0, 0] == MISSING
     assert set(tables.prediction([])["measured, µs"]) == {MISSING}
-    assert tables.held([]) == tables.worst([], "rms") == MISSING
+    assert tables.held([]) == tables.worst([], 0) == MISSING
 
 
 def test_accuracy_names_the_worst_and_counts_failures():
-    rows = tables.checked(CHECKS, "accuracy")
-    table = tables.accuracy(rows).set_index("case")
-    assert list(table.loc["plain"]) == ["dA", "0.400", "y", "0.300", "yes"]
+    rows, theirs = tables.by(VALUES, "lethe"), tables.by(VALUES, "mamba-ssm")
+    table = tables.accuracy(rows, theirs).set_index("case")
+    assert list(table.loc["plain"]) == ["dA", "0.400", "y", "0.300", "yes", "beyond, inf%"]
     assert table.loc["ragged", "worst by RMS"] == "RuntimeError: out of memory"
-    assert tables.held(rows) == "1 of 2"
-    assert (tables.worst(rows, "rms"), tables.worst(rows, "peak")) == ("0.40%", "0.30%")
+    assert table.loc["ragged", "mamba-ssm"] == "declines"
+    assert set(tables.accuracy(rows, [])["mamba-ssm"]) == {MISSING}
+    assert "mamba-ssm" not in tables.accuracy(rows)
+    assert tables.held(rows, "passed") == "1 of 2"
+    assert (tables.worst(rows, 0), tables.worst(rows, 1)) == ("0.40%", "0.30%")
 
 
 def test_promises_that_were_not_held_say_what_differed():

@@ -1,6 +1,6 @@
-"""Shapes and kinds of operands that the engine is checked and timed on: drawn once, described as graphs.
+"""Shapes that the engine is described, tuned and timed at, as graphs and as random operands.
 
-`stress` names the cases that break such kernels (design, SSD section); `speed` the shapes of the speed table.
+What is measured against the oracle are the cases of `lethe.evidence.ssd_cases`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,6 @@ class Case:
     """Boundaries of packed sequences, with batch 1."""
     checkpoint: str = "float32"
     reuse: bool = True
-    rates: str = "usual"
-    """Draw of A: ``usual``, ``strong`` (nothing is left in a few steps), ``zero``, ``growing`` (positive)."""
-    steps: str = "usual"
-    """Draw of the raw steps: ``usual``, ``branches`` (about 0 and 20, both sides), ``tail`` (about -15),
-    ``raw`` (most of them positive)."""
-    blank: tuple[str, ...] = ()
-    """Operands that are zero."""
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -104,73 +97,19 @@ def operands(case: Case, device: str, seed: int = 0) -> dict[str, Any]:
             continue
         t = torch.randn(dims, generator=source)
         if name == "A":
-            t = _rates(case.rates, t)
+            t = -t.abs()
         elif name == "dt":
-            t = _steps(case.steps, t)
+            t = 0.5 * t - 1.5
         elif name in ("B", "C"):
             t = t * 0.5
         elif name == "dt_bias":
             t = t * 0.3
-        if name in case.blank:
-            t = torch.zeros_like(t)
         drawn[name] = t.to(getattr(torch, dtype)).to(device)
     return drawn
 
 
-def _rates(kind: str, t: Any) -> Any:
-    if kind == "strong":
-        return -(20.0 + 10.0 * t.abs())
-    if kind == "zero":
-        return 0.0 * t
-    return 0.02 * t.abs() if kind == "growing" else -t.abs()
-
-
-def _steps(kind: str, t: Any) -> Any:
-    if kind == "branches":
-        ends = [0.0, 20.0, -20.0, 0.01, 19.9, 20.1]
-        index = (t.flatten().argsort() % len(ends)).reshape(t.shape)
-        return t.new_tensor(ends)[index]
-    if kind == "raw":
-        return 0.3 * t + 0.2
-    return t - 15.0 if kind == "tail" else 0.5 * t - 1.5
-
-
-def stress() -> list[Case]:
-    """The cases of the design, and one plain case for each chunk, state size, dtype and checkpoint."""
-    plain = Case("plain")
-    return [
-        plain,
-        replace(plain, id="odd-heads-per-group", heads=9, groups=3),
-        replace(plain, id="one-group-of-seven", heads=7, groups=1, batch=1),
-        replace(plain, id="initial-state-only", blank=("x",), skip="none", gated=False),
-        replace(plain, id="gate-only", blank=("B",), initial=False),
-        replace(plain, id="strong-rates", rates="strong"),
-        replace(plain, id="zero-rates", rates="zero"),
-        replace(plain, id="growing", rates="growing"),
-        replace(plain, id="softplus-branches", steps="branches", bias=False),
-        replace(plain, id="negative-tail", steps="tail"),
-        replace(plain, id="clamped", limits=(0.1, 0.5)),
-        replace(plain, id="raw-steps", softplus=False, steps="raw"),
-        replace(plain, id="ragged", length=131),
-        replace(plain, id="shorter-than-a-chunk", length=17),
-        replace(plain, id="one-token", length=1),
-        replace(plain, id="packed", batch=1, cuts=(0, 70, 70, 71, 199, 200)),
-        replace(plain, id="packed-chunk-256", batch=1, chunk=256, length=700, cuts=(0, 0, 300, 310, 700)),
-        replace(plain, id="skip-per-channel", skip="channel"),
-        replace(plain, id="nothing-optional", skip="none", gated=False, bias=False, initial=False,
-                final=False),
-        *(
-            replace(plain, id=f"checkpoints-{dtype}-{'reused' if reuse else 'recomputed'}-chunk-{chunk}",
-                    checkpoint=dtype, reuse=reuse, chunk=chunk, length=300)
-            for chunk in (64, 128) for dtype in ("float32", "bfloat16") for reuse in (True, False)
-        ),
-        replace(plain, id="chunk-32", chunk=32),
-        replace(plain, id="chunk-256", chunk=256, length=600),
-        replace(plain, id="n-128", n=128),
-        replace(plain, id="n-128-packed", n=128, batch=1, cuts=(0, 70, 70, 71, 199, 200), skip="channel"),
-        replace(plain, id="float16", dtype="float16"),
-        replace(plain, id="float16-n-128-chunk-128", dtype="float16", n=128, chunk=128, gated=False),
-    ]  # fmt: skip
+PLAIN = Case("plain")
+"""Every option, a ragged last chunk, several heads a group."""
 
 
 def speed() -> Iterator[Case]:

@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from lethe.evidence import ssd_cases
+from lethe.evidence.ssd_cases import FULL
 from lethe.kernels.ssd.analyzer import RULES, SINGLE, TARGET, analyze
-from lethe.kernels.ssd.cases import Case, graphs, speed, stress
+from lethe.kernels.ssd.cases import Case, graphs, speed
 from lethe.kernels.ssd.graph import Graph, TensorSpec, row_major, slots
 
 SMALL = Case("small", batch=1, length=70, heads=4, groups=2)
 BOUNDARY = (
     "import sys; import lethe.kernels.ssd as ssd; from lethe.kernels.ssd.graph import Graph;"
-    "from lethe.kernels.ssd.cases import graphs, stress; from lethe.kernels.ssd.plan import layout;"
+    "from lethe.kernels.ssd.cases import PLAIN, graphs; from lethe.kernels.ssd.plan import layout;"
     "from lethe.kernels.ssd.traffic import traffic;"
-    "g = graphs(stress()[0])[0]; assert ssd.analyze(g).accepted; plan = layout(g.nodes[0], '', 90);"
+    "g = graphs(PLAIN)[0]; assert ssd.analyze(g).accepted; plan = layout(g.nodes[0], '', 90);"
     "traffic(g.nodes[0], plan); assert ssd.RULES and ssd.Declined and ssd.build;"
     "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'triton', 'cutlass', 'cuda', 'numpy'}))"
 )
@@ -35,7 +37,7 @@ def test_the_graph_layer_loads_no_gpu_module():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("case", [*stress(), *speed()], ids=lambda c: c.id)
+@pytest.mark.parametrize("case", [*map(ssd_cases.described, FULL), *speed()], ids=lambda c: c.id)
 def test_every_case_is_accepted(case):
     for graph in graphs(case):
         assert analyze(graph, 90).accepted, str(analyze(graph, 90))

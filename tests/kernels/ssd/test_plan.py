@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from lethe.evidence.ssd_cases import FULL, described
 from lethe.kernels.ssd import tiles as tiles_module
-from lethe.kernels.ssd.cases import Case, graphs, stress
+from lethe.kernels.ssd.cases import PLAIN, Case, graphs
 from lethe.kernels.ssd.plan import ALIGNMENT, Layout, layout
 from lethe.kernels.ssd.tiles import Tiles, fitted, lookup
 from lethe.kernels.ssd.traffic import floor_us, operations, traffic
@@ -20,7 +21,7 @@ from lethe.kernels.ssd.traffic import floor_us, operations, traffic
 SMALL = Case("small", batch=1, length=40, heads=2, groups=1, chunk=32, dtype="float16")
 
 
-@pytest.mark.parametrize("case", stress(), ids=lambda c: c.id)
+@pytest.mark.parametrize("case", [*map(described, FULL)], ids=lambda c: c.id)
 def test_regions_of_the_workspace_are_apart_and_aligned(case):
     for graph in graphs(case):
         plan = layout(graph.nodes[0], "", 90)
@@ -33,7 +34,7 @@ def test_regions_of_the_workspace_are_apart_and_aligned(case):
 
 
 def test_a_layout_survives_the_disk():
-    for graph in graphs(stress()[0]):
+    for graph in graphs(PLAIN):
         plan = layout(graph.nodes[0], "triton sm_90", 90)
         assert Layout.from_json(plan.to_json()) == plan
 
