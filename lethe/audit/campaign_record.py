@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lethe import provenance
-from lethe.audit import cost, ledger, lines
+from lethe.audit import cost, ledger, lines, machine
 from lethe.audit.campaign import STEPS
 from lethe.audit.differential import key_of
 from lethe.audit.differential import read as read_checks
@@ -23,19 +22,21 @@ def record(out: Path, device: str, measured: Path) -> list[Path]:
     ``<file>_audit.json`` holds compact verdict lines (``house``, ``dlblas_accepted``, ``dlblas_rejected``,
     ``cuda_l1``, ``dlblas_paper``, ``dlblas_stack``), ``<corpus>_differential.json`` the checks, and
     ``audit_cost.json`` what rows and steps took.
-    Raises RuntimeError where `device` is cuda and torch sees none, LogError for a foreign file.
+    The device is the one that the campaign noted there. Raises RuntimeError where it noted none, `device` is
+    cuda and torch sees none, LogError for a foreign file.
     """
-    on = provenance.device(device)
+    on = machine.device(out, device)
     written = []
     for name, samples, parameters in _found(out):
         path = measured / on.slug / f"{name}.json"
-        provenance.record(
+        machine.record(
             path,
+            out,
+            on,
             experiment=name,
             samples=samples,
             parameters={"device": device, "order": "stratified", **parameters},
             script="lethe/audit/campaign.py",
-            on=on,
             command=f"python -m lethe.audit.campaign run --device {device}",
             units={"wall": "s", "seconds": "s", "cpu": "core-s", "gates": "s"},
         )

@@ -18,6 +18,7 @@ import pandas as pd
 from lethe.audit import lines
 from lethe.audit.floor import VARIANTS, channels, in_floor
 from lethe.audit.run import merge
+from lethe.audit.statics import NO_KERNEL
 from lethe.audit.statistics import wilson
 from lethe.verifier.catalog import CONTRACTS, IDS, SET_ASIDE
 from lethe.verifier.verdict import CANDIDATE_FAULTS, GateStatus, Status
@@ -39,10 +40,6 @@ UNDECIDED = frozenset(
 )
 """Statuses outside the denominator: for a kernel that its corpus accepted elsewhere they speak of
 this tool chain, this machine or the reference, not of the contract."""
-
-NO_KERNEL = frozenset({"torch_only"})
-"""Languages of rows whose program holds no kernel of its own, as their corpus says. The judge counts launches
-of Triton kernels only; such a row ends as ``no_custom_kernel`` whatever the gates made of its torch calls."""
 
 REFERENCE = frozenset({str(Status.REFERENCE_FAILED)})
 TOOLCHAIN = frozenset(
@@ -113,7 +110,7 @@ def _row(line: lines.Line) -> dict[str, Any]:
     findings = [{**f, "gate": name} for name, g in gates.items() for f in g["findings"]]
     failed = tuple(name for name in IDS if name in gates and gates[name]["status"] == "fail")
     status = verdict["status"]
-    if status == Status.JUDGED and line["language"] in NO_KERNEL:
+    if status == Status.JUDGED and line["language"] in NO_KERNEL:  # the judge counts Triton's launches only
         status = str(Status.NO_CUSTOM_KERNEL)
     decided = status not in UNDECIDED
     faults = {str(s) for s in CANDIDATE_FAULTS}
