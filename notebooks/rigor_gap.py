@@ -171,5 +171,6 @@ glue.number(
     "claim", tables.verdict_on_claim(accepted, campaign.KILL_CRITERION)
 )
 glue.number("price", tables.price(run))
+glue.number("check_ratio", tables.times_the_check(run))
 glue.close()
 glue.numbers

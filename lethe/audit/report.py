@@ -325,7 +325,7 @@ def spot_check_rows(df: pd.DataFrame) -> pd.DataFrame:
                 "status": record["status"],
                 "failed": ", ".join(record["failed"]),
                 "finding": first["message"] if first else record["message"],
-                "counterexample": record["counterexample"] or "",
+                "counterexample": script if isinstance(script := record["counterexample"], str) else "",
             }
         )
     outcome = ["accepted", "status", "failed", "finding", "counterexample"]

@@ -51,7 +51,6 @@ def run(
         logs = {path: stack.enter_context(Log(path)) for path in {part.path for part in parts}}
         pending: list[Row] = []
         home: dict[Key, int] = {}
-        left = [0] * len(parts)
         before = found = 0
         for number, part in enumerate(parts):
             log = logs[part.path]
@@ -66,7 +65,6 @@ def run(
                     before, found = before + 1, found + _found(log, row)
                 else:
                     pending.append(row)
-                    left[number] += 1
         with progress:
             progress.start(", ".join(p.share.step for p in parts), before + len(pending), before, found)
             try:
@@ -74,13 +72,20 @@ def run(
                     for r in results:
                         part = parts[home[r.row.corpus, r.row.id]]
                         logs[part.path].append(lines.make(r.row, r.verdict, settings.record(), r.wall))
-                        part.share.rows += 1
-                        part.share.seconds += r.wall
                         progress.advance(r.row.id, finding(r.verdict))
             except KeyboardInterrupt:
                 pass
-        for part, rows in zip(parts, left, strict=True):
-            part.share.complete = part.share.rows == rows
+        for log in logs.values():
+            log.lines = lines.latest(lines.read(log.path))  # what was written, however it was interrupted
+        for part in parts:
+            part.share.complete = True
+        for row in pending:
+            part = parts[home[row.corpus, row.id]]
+            if _done(logs[part.path], row):
+                part.share.rows += 1
+                part.share.seconds += logs[part.path].lines[row.corpus, row.id]["timing"]["wall"]
+            else:
+                part.share.complete = False
 
 
 def _in_order(

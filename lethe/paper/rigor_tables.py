@@ -237,17 +237,33 @@ def throughput(campaign: Campaign) -> pd.DataFrame:
     return or_note(shown, len(table))
 
 
-def against_check(campaign: Campaign) -> pd.DataFrame:
-    """The price of a verdict against KernelBench's five trials, on the same rows."""
+def _against_check(campaign: Campaign) -> tuple[str, pd.DataFrame]:
+    """Which implementation was timed, and `cost.against_check` of the accepted rows."""
     from lethe.audit import cost
 
     rows = [s for s in campaign.samples("audit_cost") if s["file"] == "dlblas_accepted"]
     checks = campaign.samples("dlblas_differential")
     by = "theirs" if any(c["implementation"] == "theirs" for c in checks) else "ours"
-    table = cost.against_check(rows, checks, by)
+    return by, cost.against_check(rows, checks, by)
+
+
+def times_the_check(campaign: Campaign) -> str:
+    """What a verdict costs in units of a check that compiles, as a clause."""
+    _, table = _against_check(campaign)
+    found = table[table["compiles"].astype(bool)]
+    if found.empty:
+        return NOT_RECORDED
+    r = found.iloc[0]
+    return f"{r['ratio']:.1f} times the wall time of the five-trial check on the same {int(r['rows']):,} rows"
+
+
+def against_check(campaign: Campaign) -> pd.DataFrame:
+    """The price of a verdict against KernelBench's five trials, on the same rows."""
+    by, table = _against_check(campaign)
     shown = pd.DataFrame(
         {
             "check": [f"{v} ({by})" for v in table["variant"]],
+            "compiles": ["yes" if c else "no, it was done" for c in table["compiles"]],
             "rows": table["rows"],
             "audit, s": [f"{s:.1f}" for s in table["audit"]],
             "check, s": [f"{s:.1f}" for s in table["check"]],

@@ -15,7 +15,17 @@ from pathlib import Path
 import pytest
 
 from lethe import provenance
-from lethe.audit import campaign, campaign_record, ledger, lines, machine, measured, statics, together
+from lethe.audit import (
+    campaign,
+    campaign_record,
+    campaign_summary,
+    ledger,
+    lines,
+    machine,
+    measured,
+    statics,
+    together,
+)
 from lethe.audit.corpora import CorpusError, ListedCorpus, stratified
 from lethe.audit.pool import JudgeSettings, _Worker
 from lethe.audit.progress import quiet
@@ -55,7 +65,7 @@ def test_the_usual_steps_are_those_of_the_corpora_at_hand(tmp_path):
     alone = [s.name for s in campaign.steps_of(campaign.Plan(tmp_path))]
     assert alone == ["house"]
     both = [s.name for s in campaign.steps_of(campaign.Plan(tmp_path, dlblas=tmp_path, cuda_l1=tmp_path))]
-    assert both[:3] == ["dlblas_accepted", "cuda_l1", "dlblas_rejected"]
+    assert both[:3] == ["dlblas_accepted", "dlblas_rejected", "house"]
     assert "dlblas_stack" not in both and "dlblas_rejected_rest" not in both
     with pytest.raises(ValueError, match="unknown step 'sakana'; the steps are dlblas_accepted"):
         campaign.steps_of(campaign.Plan(tmp_path), ["sakana"])
@@ -89,6 +99,10 @@ def test_a_step_is_entered_in_the_ledger_and_shards_are_merged_when_recorded(tmp
     assert len(found["dlblas_accepted_audit"].samples) == 16
     assert len(found["audit_cost"].parameters["steps"]) == 2
     assert "source" not in json.dumps(found["dlblas_accepted_audit"].samples[0]["verdict"])
+    said = campaign_summary.told(tmp_path)
+    assert said[0] == "dlblas_accepted: 16 rows (judged 16), 4 convicted, 4 in the floor"
+    assert said[1].startswith("dlblas_accepted: 16 in ") and "an hour" in said[1]
+    assert "CMP-01" in said[2] and len(said) == 3
     recorded = measured.Campaign(tmp_path / "m" / "cpu")
     assert len(recorded.audit("dlblas_accepted")) == 16 and len(recorded.steps()) == 2
     assert recorded.origin("dlblas_accepted_audit").startswith("recorded ")
@@ -129,10 +143,11 @@ def test_a_terminated_campaign_keeps_its_rows_and_resumes(tmp_path, monkeypatch)
     assert share.rows == 16 - len(before)
 
 
-def test_steps_that_judge_alike_share_a_pool_and_keep_their_order(tmp_path):
+def test_steps_that_judge_alike_share_a_pool_and_keep_their_order(tmp_path, monkeypatch):
     wanted = ["dlblas_accepted", "dlblas_rejected", "dlblas_paper"]
     steps = campaign.steps_of(plan(tmp_path), wanted)
     assert [[s.name for s in g] for g in campaign.groups(plan(tmp_path), steps)] == [wanted[:2], wanted[2:]]
+    monkeypatch.setattr(FakePlan, "source", SLOW)
     shares = list(campaign.execute(plan(tmp_path, workers=2), wanted[:2]))
     assert [(s.step, s.rows, s.complete) for s in shares] == [(wanted[0], 16, True), (wanted[1], 8, True)]
     held = [{line["id"] for line in lines.read(tmp_path / f"{name}.jsonl")} for name in wanted[:2]]
