@@ -151,6 +151,17 @@ glue.table(
 )
 
 # %% [markdown]
+# ## What the published rows say about the published numbers
+
+# %%
+glue.table(
+    "recomputed",
+    tables.recomputed(),
+    caption="The numbers that the paper printed of its audit, recomputed from its published row verdicts.",
+)
+glue.number("recomputed", tables.recomputed_clause())
+
+# %% [markdown]
 # ## Numbers for the prose
 
 # %%

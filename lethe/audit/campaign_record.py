@@ -52,12 +52,14 @@ def _found(out: Path) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
             continue
         if name.endswith("_differential"):
             checks = {key_of(line): line for file in files for line in read_checks(file)}
-            yield name, list(checks.values()), {}
+            if checks:
+                yield name, list(checks.values()), {}
             continue
         merged = merge(files)
+        if not merged:
+            continue
         costs += cost.samples(merged, name)
-        settings = merged[0]["settings"] if merged else {}
-        yield f"{name}_audit", [lines.compact(line) for line in merged], settings
+        yield f"{name}_audit", [lines.compact(line) for line in merged], merged[0]["settings"]
     steps = [entry for file in shards(out, "steps") for entry in ledger.read(file)]
     if costs:
         yield COST, costs, {"steps": [asdict(entry) for entry in steps]}

@@ -6,6 +6,7 @@ clause of the prose is `NOT_RECORDED`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -118,12 +119,20 @@ def of_corpus(df: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "gates": tables.gates_table,
         "classes": tables.classes_table,
         "mechanisms": tables.mechanisms_table,
-        "floor": tables.floor_table,
+        "floor": floor,
         "channels": channels,
         "strips": strips,
         "statuses": tables.statuses_table,
     }
     return {name: or_note(make(df), 1) if len(df) else or_note(df, 0) for name, make in made.items()}
+
+
+def floor(df: pd.DataFrame) -> pd.DataFrame:
+    """The floor and its variants with both intervals, beside the published rates."""
+    table = tables.floor_table(df)
+    both = [interval(r["cluster_low"], r["cluster_high"]) for r in report.floor(df).to_dict("records")]
+    table.insert(len(table.columns) - 1, "95% by problem", both)
+    return table
 
 
 def channels(df: pd.DataFrame) -> pd.DataFrame:
@@ -315,3 +324,31 @@ def rates(df: pd.DataFrame) -> Sequence[dict[str, Any]]:
         for r in robustness.strips(df).to_dict("records")
     ]
     return [*floor, *strips_]
+
+
+# ---------------------------------------------------------------- the published rows
+
+FOLLOWS = {True: "follow", False: "do not follow", None: "cannot be told from the rows"}
+
+
+def recomputed() -> pd.DataFrame:
+    """What the published row verdicts give for the numbers that were printed of them."""
+    checks = report.recomputed()["checks"]
+    counted = Counter(c["follows"] for c in checks)
+    rows = [(f"printed numbers that {FOLLOWS[k]}", f"{counted[k]:,}", "") for k in FOLLOWS]
+    rows += [
+        (f"does not follow: {c['key']}", f"printed {c['printed']}, rows give {c['recomputed']}", c["note"])
+        for c in checks
+        if c["follows"] is False
+    ]
+    return pd.DataFrame(rows, columns=["what", "found", "note"])
+
+
+def recomputed_clause() -> str:
+    """The same as a clause of the prose."""
+    found = report.recomputed()
+    counted = Counter(c["follows"] for c in found["checks"])
+    return (
+        f"of {len(found['checks']):,} printed numbers {counted[True]:,} follow from the {found['rows']:,} "
+        f"published rows, {counted[False]:,} do not, {counted[None]:,} are about what the rows do not hold"
+    )
