@@ -30,7 +30,7 @@ def _verdict(row: Row, status: Status, message: str) -> Verdict:
     return Verdict(
         problem=row.problem.name,
         candidate=row.candidate.name,
-        profile="",
+        profile="none",
         status=status,
         message=message,
         problem_sha256=row.problem.sha256,

@@ -313,7 +313,11 @@ def rates(df: pd.DataFrame) -> Sequence[dict[str, Any]]:
         }
         for r in report.floor(df).to_dict("records")
     ]
-    shown = {"nothing": a["any_violation_rate"], "all of these": a["all_contested_stripped_rate"]}
+    shown = {
+        "nothing": a["any_violation_rate"],
+        "matrix products": a["without_matmul_rate"],
+        "all of these": a["all_contested_stripped_rate"],
+    }
     strips_ = [
         {
             "name": "any contract" if r["without"] == "nothing" else f"any, without {r['without']}",
