@@ -55,8 +55,8 @@ def corpus_options(name):
 
 
 # they read an audit's lines and do not shape them
-READERS = {f"{name}.py" for name in ("report", "floor", "statistics", "agreement", "robustness", "cost", "ledger", "review",
-                                     "measured", "campaign", "campaign_record", "published_rows", "published_check")}
+READERS = {f"{name}.py" for name in ("report", "floor", "statistics", "agreement", "robustness", "cost", "ledger", "review", "review_kit",
+                                     "measured", "campaign", "campaign_record", "campaign_summary", "machine", "together", "published_rows", "published_check")}
 AUDIT_SOURCES = ["lethe/cli_audit.py", "lethe/verifier",
                  *(str(p) for p in sorted(Path("lethe/audit").glob("*.py")) if p.name not in READERS)]
 AUDIT = {name: src(*AUDIT_SOURCES, *corpus_files(name)) for name in CORPORA}

@@ -90,6 +90,7 @@ def audit(
         quick=plan.get("profile") == "quick" if quick is None else quick,
         counterexamples=str(counterexamples) if counterexamples else None,
         patience=patience,
+        factory="lethe.audit.extensions:judge",
     )
     selection = Selection(
         shard=part,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,6 +49,27 @@ def plan_of(config: Path | None, corpus: str, path: Path | None, problems: Path 
     return plan
 
 
+def options_of(
+    config: Path | None, corpus: str, path: Path | None, problems: Path | None, out: Path = RESULTS
+) -> str:
+    """Options that name a corpus as a person types them, with a leading space; none for the house corpus."""
+    given = {
+        "--config": config if config != CONFIG else None,
+        "--corpus": corpus,
+        "--path": path,
+        "--problems": problems,
+        "--out": out if out != RESULTS else None,
+    }
+    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in given.items() if value)
+
+
+FETCHED = {
+    "dlblas-oe-": "--corpus dlblas --path ROWS --problems KERNELBENCH",
+    "cudal1-": "--corpus cuda_l1 --path ROWS",
+}
+"""How rows of public corpora begin, and the options with which they are found."""
+
+
 def opened(plan: dict[str, Any]) -> list[Corpus]:
     """The corpora of a plan; what is skipped or left out is noted on stderr."""
     from lethe.audit.corpora import configured, open_corpus
@@ -75,6 +97,12 @@ def find(corpora: list[Corpus], row_id: str) -> Row:
             return c.get(row_id)
         except CorpusError as e:
             errors.append(str(e))
+    if len(corpora) == 1 and corpora[0].name == "house":
+        errors += [
+            f"such a row needs {options}, from lethe fetch"
+            for start, options in FETCHED.items()
+            if row_id.startswith(start)
+        ]
     raise CorpusError("; ".join(errors))
 
 

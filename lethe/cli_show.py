@@ -23,6 +23,7 @@ from lethe.cli_corpora import (
     ProblemsOption,
     find,
     opened,
+    options_of,
     plan_of,
     recorded_line,
 )
@@ -75,7 +76,7 @@ def show(
     if json:
         _print_json(known, source)
     else:
-        _print(known, row, out, source)
+        _print(known, row, out, source, options_of(config, corpus, path, problems, out))
 
 
 def _look_up(row_id: str, plan: dict[str, Any], published: Path | None, out: Path) -> Known:
@@ -128,7 +129,8 @@ def _print_json(known: Known, source: bool) -> None:
     )
 
 
-def _print(known: Known, row_id: str, out: Path, source: bool) -> None:
+def _print(known: Known, row_id: str, out: Path, source: bool, options: str) -> None:
+    """`options`: how this command found the row, for the command that judges it."""
     from lethe import display
     from lethe.audit import lines
 
@@ -139,7 +141,9 @@ def _print(known: Known, row_id: str, out: Path, source: bool) -> None:
             console.print(f"{key:12} {value}", markup=False, soft_wrap=True)
         if known.line is None:
             console.print(
-                f"Not judged yet under {out}; judge it with: lethe audit --row {row_id}", soft_wrap=True
+                f"Not judged yet under {out}; judge it with: lethe audit --row {row_id}{options}",
+                markup=False,
+                soft_wrap=True,
             )
         else:
             console.print()

@@ -151,6 +151,17 @@ glue.table(
 )
 
 # %% [markdown]
+# ## What the published rows say about the published numbers
+
+# %%
+glue.table(
+    "recomputed",
+    tables.recomputed(),
+    caption="The numbers that the paper printed of its audit, recomputed from its published row verdicts.",
+)
+glue.number("recomputed", tables.recomputed_clause())
+
+# %% [markdown]
 # ## Numbers for the prose
 
 # %%
@@ -171,5 +182,6 @@ glue.number(
     "claim", tables.verdict_on_claim(accepted, campaign.KILL_CRITERION)
 )
 glue.number("price", tables.price(run))
+glue.number("check_ratio", tables.times_the_check(run))
 glue.close()
 glue.numbers

@@ -4,7 +4,8 @@ CAMPAIGN_PAGES = {
     "rigor_gap": evidence_pages(
         "rigor_gap",
         ["headline", "funnel", "gates", "classes", "mechanisms", "floor", "channels", "strips", "statuses",
-         "cuda_l1_gates", "cuda_l1_statuses", "sensitivity", "profiles", "stacks", "times", "throughput", "check"],
+         "cuda_l1_gates", "cuda_l1_statuses", "sensitivity", "profiles", "stacks", "times", "throughput", "check",
+         "recomputed"],
         ["moves", "gates"],
     ),
     "differential": evidence_pages(
@@ -27,6 +28,6 @@ for name in CAMPAIGN_PAGES:
         log:
             f"{RESULTS}/log/{name}.ipynb",
         params:
-            src=src(f"notebooks/{name}.py", "data/measured", "data/review", "data/published/figures.json"),
+            src=src(f"notebooks/{name}.py", "data/measured", "data/review", "data/published"),
         shell:
             "{PYTHON} -m lethe.paper.notebook {input.nb} {output[0]} --log {log}"

@@ -319,7 +319,13 @@ def test_audit_of_one_row_exits_like_verify_and_compares_with_the_record(  # typ
 def test_show_of_a_row_that_was_not_judged(lethe, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     outcome = lethe("show", "softmax_row__a", "--corpus", "house", "--out", tmp_path)
     assert outcome.code == 0
-    assert "Not judged yet" in outcome.out
+    command = f"lethe audit --row softmax_row__a --corpus house --out {tmp_path}"
+    assert "Not judged yet" in outcome.out and command in outcome.out.replace("\n", "")
+
+
+def test_a_row_of_a_public_corpus_says_which_options_find_it(lethe) -> None:  # type: ignore[no-untyped-def]
+    outcome = lethe("audit", "--row", "dlblas-oe-L1_1-00000000")
+    assert outcome.code == 2 and "such a row needs --corpus dlblas --path ROWS" in outcome.err
 
 
 PUBLISHED = (

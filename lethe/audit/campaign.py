@@ -3,11 +3,14 @@
     python -m lethe.audit.campaign run --device cuda --out DIR --workers N --dlblas ROWS --cuda-l1 ROWS \\
         --problems KERNELBENCH --later KERNELBENCH_LATER [--shard i/n] [--step NAME ...] [--seconds S]
     python -m lethe.audit.campaign record --device cuda --out DIR
+    python -m lethe.audit.campaign summary --out DIR
 
 ``run`` does what DIR does not hold yet, step by step; every line is written when its row is done, so that
-SIGTERM, a time limit (`--seconds`) or a crash costs the rows in flight and nothing else. Rows are taken in
+SIGTERM, a time limit (`--seconds`) or a crash costs the rows in flight and nothing else. Rows are selected in
 stratified order: any prefix is a fair sample, and the ``_rest`` steps continue the files of the steps
-before them. ``record`` turns DIR, with the shards that are there, into ``data/measured/<device>/*.json``.
+before them. Steps that judge alike and follow each other share one pool (`together`). ``record`` turns DIR,
+with the shards that are there, into ``data/measured/<device>/*.json``, on this machine or on another;
+``summary`` prints what is there: rates, throughput, where time goes, the price against KernelBench's check.
 
 How often a kernel that its own harness accepted must break a contract for the claim to stand was fixed
 before the first run: `KILL_CRITERION`. So was the floor (`lethe.audit.floor`).
@@ -18,16 +21,17 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lethe.audit import ledger
+from lethe.audit import ledger, machine
 from lethe.audit.corpora import Corpus, CorpusError, open_corpus
 from lethe.audit.lines import LogError
 from lethe.audit.pool import JudgeSettings
-from lethe.audit.run import Selection, run
+from lethe.audit.run import Selection
 from lethe.provenance import ROOT
 
 KILL_CRITERION = 0.05
@@ -50,17 +54,19 @@ class Step:
     limit: int | None = None
     profile: str = "derived"
     differential: bool = False
+    patience: float = 1.0
+    """Factor on the suspect's limits on time: nvcc takes a minute of a core for a small extension."""
     usual: bool = True
     """Whether a plain run does it; other steps have to be named."""
 
 
 STEPS = (
-    Step("house", "house", "house"),
     Step("dlblas_accepted", "dlblas_accepted", "dlblas", True, ACCEPTED),
-    Step("cuda_l1", "cuda_l1", "cuda_l1"),
+    Step("dlblas_rejected", "dlblas_rejected", "dlblas", False, REJECTED),
+    Step("house", "house", "house"),
+    Step("cuda_l1", "cuda_l1", "cuda_l1", patience=4.0),
     Step("dlblas_differential", "dlblas_differential", "dlblas", True, ACCEPTED, differential=True),
     Step("cuda_l1_differential", "cuda_l1_differential", "cuda_l1", differential=True),
-    Step("dlblas_rejected", "dlblas_rejected", "dlblas", False, REJECTED),
     Step("dlblas_paper", "dlblas_paper", "dlblas", True, PAPER, profile="paper"),
     Step("dlblas_accepted_rest", "dlblas_accepted", "dlblas", True),
     Step("dlblas_differential_rest", "dlblas_differential", "dlblas", True, differential=True),
@@ -90,7 +96,7 @@ class Plan:
     later: Path | None = None
     """KernelBench at its later revision, for its own check."""
     counterexamples: bool = False
-    judge: str = JudgeSettings.factory
+    judge: str = "lethe.audit.extensions:judge"
     """``module:function`` that makes the judge of a worker."""
 
     def file(self, name: str) -> Path:
@@ -122,6 +128,7 @@ class Plan:
             device=self.device,
             quick=self.quick,
             profile=step.profile,
+            patience=step.patience,
             counterexamples=folder,
             factory=self.judge,
         )
@@ -150,52 +157,66 @@ def steps_of(plan: Plan, wanted: Sequence[str] = ()) -> list[Step]:
     return [step for step in STEPS if step.usual and step.corpus in at_hand]
 
 
-def execute(plan: Plan, wanted: Sequence[str] = ()) -> Iterator[ledger.Entry]:
-    """Do the steps, yielding what each took; `Stopped` where one was interrupted (its entry is kept)."""
-    for step in steps_of(plan, wanted):
-        work = _differential if step.differential else _audit
-        with ledger.timed(plan.file("steps"), step.name, plan.workers) as entry:
-            entry.rows, complete = work(plan, step)
-            entry.complete = complete
-        yield entry
-        if not complete:
-            raise Stopped(step.name)
+def groups(plan: Plan, steps: Sequence[Step]) -> list[list[Step]]:
+    """Steps that may share a pool: neighbours that are audits with the same settings."""
+    found: list[list[Step]] = []
+    for step in steps:
+        last = found[-1][-1] if found else None
+        alike = last is not None and not (step.differential or last.differential)
+        if alike and last is not None and plan.settings(last) == plan.settings(step):
+            found[-1].append(step)
+        else:
+            found.append([step])
+    return found
 
 
-def _audit(plan: Plan, step: Step) -> tuple[int, bool]:
+def execute(plan: Plan, wanted: Sequence[str] = ()) -> Iterator[ledger.Share]:
+    """Do the steps, yielding what was done of each; `Stopped` where one was cut short (its rows are kept)."""
+    for steps in groups(plan, steps_of(plan, wanted)):
+        shares = [ledger.Share(step.name) for step in steps]
+        with ledger.timed(plan.file("steps"), plan.workers, shares):
+            if steps[0].differential:
+                _differential(plan, steps[0], shares[0])
+            else:
+                _audit(plan, steps, shares)
+        yield from shares
+        if not all(share.complete for share in shares):
+            raise Stopped(steps[0].name)
+
+
+def _audit(plan: Plan, steps: Sequence[Step], shares: Sequence[ledger.Share]) -> None:
     from rich.console import Console
 
+    from lethe.audit import statics, together
     from lethe.audit.progress import shown
 
-    summary = run(
-        plan.open(step.corpus),
-        plan.file(step.file),
-        settings=plan.settings(step),
-        selection=plan.selection(step),
-        workers=plan.workers,
-        progress=shown(Console(stderr=True, highlight=False)),
-    )
-    return summary.judged, not summary.interrupted
+    parts = [
+        together.Part(share, plan.open(step.corpus), plan.file(step.file), plan.selection(step))
+        for step, share in zip(steps, shares, strict=True)
+    ]
+    progress = shown(Console(stderr=True, highlight=False))
+    together.run(parts, plan.settings(steps[0]), plan.workers, progress, statics.decided)
 
 
-def _differential(plan: Plan, step: Step) -> tuple[int, bool]:
+def _differential(plan: Plan, step: Step, share: ledger.Share) -> None:
     """Theirs and ours where KernelBench's own code can run, ours alone elsewhere."""
-    from lethe.audit import differential
+    from lethe.audit import differential, statics
 
     theirs = plan.device == "cuda" and plan.later is not None
     checkouts = differential.checkouts(plan.problems, plan.later) if theirs else {}
     jobs = differential.Jobs("both", "both" if theirs else "ours")
-    rows = plan.selection(step).of(plan.open(step.corpus))
+    rows = [r for r in plan.selection(step).of(plan.open(step.corpus)) if statics.decided(r) is None]
     with (
         differential.DifferentialLog(plan.file(step.file)) as log,
         differential.CheckRoom(plan.device, checkouts) as room,
     ):
-        before = len(log.lines)
+        before, began = len(log.lines), time.perf_counter()
         try:
             differential.run(rows, log, room, jobs, plan.workers)
+            share.complete = True
         except KeyboardInterrupt:
-            return len(log.lines) - before, False
-        return len(log.lines) - before, True
+            pass
+        share.rows, share.seconds = len(log.lines) - before, time.perf_counter() - began
 
 
 def stop_on_signals(seconds: float | None) -> None:
@@ -212,7 +233,7 @@ def stop_on_signals(seconds: float | None) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
-    work: Callable[[Any], int] = _record if given.command == "record" else _run
+    work: Callable[[Any], int] = {"run": _run, "record": _record, "summary": _summary}[given.command]
     try:
         return work(given)
     except (Stopped, KeyboardInterrupt):
@@ -241,8 +262,11 @@ def _run(given: argparse.Namespace) -> int:
     )
     steps_of(plan, given.step)
     stop_on_signals(given.seconds)
-    for entry in execute(plan, given.step):
-        print(f"{entry.step}: {entry.rows} rows in {entry.wall:.0f} s", flush=True)
+    machine.note(plan.out, plan.device)
+    for share in execute(plan, given.step):
+        print(
+            f"{share.step}: {share.rows} rows now{'' if share.complete else ', to be continued'}", flush=True
+        )
     return 0
 
 
@@ -254,13 +278,23 @@ def _record(given: argparse.Namespace) -> int:
     return 0
 
 
+def _summary(given: argparse.Namespace) -> int:
+    from lethe.audit.campaign_summary import told
+
+    for text in told(given.out):
+        print(text)
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lethe.audit.campaign", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     go = commands.add_parser("run", help="do what is missing; resumes")
     keep = commands.add_parser("record", help="write what is there to data/measured")
-    for command in (go, keep):
+    tell = commands.add_parser("summary", help="print what is there")
+    for command in (go, keep, tell):
         command.add_argument("--out", type=Path, default=Path("data/results/campaign"))
+    for command in (go, keep):
         command.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     keep.add_argument("--measured", type=Path, default=ROOT / "data" / "measured")
     add = go.add_argument

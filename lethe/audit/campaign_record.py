@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lethe import provenance
-from lethe.audit import cost, ledger, lines
+from lethe.audit import cost, ledger, lines, machine
 from lethe.audit.campaign import STEPS
 from lethe.audit.differential import key_of
 from lethe.audit.differential import read as read_checks
@@ -23,19 +22,21 @@ def record(out: Path, device: str, measured: Path) -> list[Path]:
     ``<file>_audit.json`` holds compact verdict lines (``house``, ``dlblas_accepted``, ``dlblas_rejected``,
     ``cuda_l1``, ``dlblas_paper``, ``dlblas_stack``), ``<corpus>_differential.json`` the checks, and
     ``audit_cost.json`` what rows and steps took.
-    Raises RuntimeError where `device` is cuda and torch sees none, LogError for a foreign file.
+    The device is the one that the campaign noted there. Raises RuntimeError where it noted none, `device` is
+    cuda and torch sees none, LogError for a foreign file.
     """
-    on = provenance.device(device)
+    on = machine.device(out, device)
     written = []
     for name, samples, parameters in _found(out):
         path = measured / on.slug / f"{name}.json"
-        provenance.record(
+        machine.record(
             path,
+            out,
+            on,
             experiment=name,
             samples=samples,
             parameters={"device": device, "order": "stratified", **parameters},
             script="lethe/audit/campaign.py",
-            on=on,
             command=f"python -m lethe.audit.campaign run --device {device}",
             units={"wall": "s", "seconds": "s", "cpu": "core-s", "gates": "s"},
         )
@@ -51,12 +52,14 @@ def _found(out: Path) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
             continue
         if name.endswith("_differential"):
             checks = {key_of(line): line for file in files for line in read_checks(file)}
-            yield name, list(checks.values()), {}
+            if checks:
+                yield name, list(checks.values()), {}
             continue
         merged = merge(files)
+        if not merged:
+            continue
         costs += cost.samples(merged, name)
-        settings = merged[0]["settings"] if merged else {}
-        yield f"{name}_audit", [lines.compact(line) for line in merged], settings
+        yield f"{name}_audit", [lines.compact(line) for line in merged], merged[0]["settings"]
     steps = [entry for file in shards(out, "steps") for entry in ledger.read(file)]
     if costs:
         yield COST, costs, {"steps": [asdict(entry) for entry in steps]}

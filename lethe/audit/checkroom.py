@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import tempfile
 import threading
@@ -48,6 +50,12 @@ class _CheckProcess(Suspect):
     def check(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         return self._ask("check", request, seconds=seconds)
 
+    def kill(self) -> None:
+        """End the process from another thread than the one that waits for its answer."""
+        if not self._ended:
+            with contextlib.suppress(OSError):
+                os.write(self._lifeline, b"k")
+
 
 class CheckRoom:
     """Forks a process for each check. Thread-safe; close it or use ``with``."""
@@ -60,6 +68,8 @@ class CheckRoom:
         self.checkouts = checkouts or {}
         self.seconds = seconds
         self._servers: dict[str, ServerProcess] = {}
+        self._running: dict[int, _CheckProcess] = {}
+        self._closed = False
         self._lock = threading.Lock()
         self._builds = Path(tempfile.mkdtemp(prefix="lethe-builds-", dir=scratch_base()))
         self._builds.chmod(0o755)
@@ -71,9 +81,13 @@ class CheckRoom:
         self.close()
 
     def close(self) -> None:
+        """End the servers, and the checks that other threads wait for."""
         with self._lock:
-            for process in self._servers.values():
-                process.close()
+            self._closed = True
+            for process in self._running.values():
+                process.kill()
+            for server in self._servers.values():
+                server.close()
             self._servers.clear()
         shutil.rmtree(self._builds, ignore_errors=True)
 
@@ -110,17 +124,22 @@ class CheckRoom:
         except (TypeError, KeyError) as e:
             return Outcome(False, str(Status.GARBAGE), message=f"an answer of another form: {e}"[:300]), []
         finally:
+            with self._lock:
+                self._running.pop(id(process), None)
             process.close()
 
     def _process(self, row: Row, executor: str) -> _CheckProcess:
         with self._lock:
             for retry in (True, False):
+                if self._closed:
+                    raise ServerLostError("the room is closed")
                 server = self._server(executor)
                 try:
                     found = _CheckProcess.open(
                         server, row.candidate, executor, LIMITS, self.builds_of(row), ()
                     )
                     assert isinstance(found, _CheckProcess)
+                    self._running[id(found)] = found
                     return found
                 except ServerLostError:
                     server.close()

@@ -9,33 +9,38 @@
   (checked again where a checkout is given as `problems`).
 * Left out: of the 1,250 records 106 have neither program nor score and are not counted; of the 1,144 rows,
   80 have a score but the program ``None``, so that there is nothing to judge.
-* The rest are 380 programs that build an extension (``cuda_inline``) and 684 torch programs without a kernel
-  of their own (``torch_only``), to which the verifier gives a status of its own, no failure:
+* The rest are 380 programs that build an extension (``cuda_inline``), 17 that compile a kernel with CuPy
+  (``cuda_cupy``; the file calls them ``torch_only`` like the rest, their text says otherwise) and 667 torch
+  programs without a kernel of their own (``torch_only``), which get a status of their own, no failure:
 
-      ====  ====  ===========  ==========  =======
-      set   rows  cuda_inline  torch_only  no text
-      ====  ====  ===========  ==========  =======
-      h100   227           78         132       17
-      a100   241           79         146       16
-      h20    233           82         137       14
-      l40    230           75         138       17
-      3090   213           66         131       16
-      ====  ====  ===========  ==========  =======
+      ====  ====  ===========  =========  ==========  =======
+      set   rows  cuda_inline  cuda_cupy  torch_only  no text
+      ====  ====  ===========  =========  ==========  =======
+      h100   227           78          3         129       17
+      a100   241           79          5         141       16
+      h20    233           82          2         135       14
+      l40    230           75          4         134       17
+      3090   213           66          3         128       16
+      ====  ====  ===========  =========  ==========  =======
 
 * Row id: ``cudal1-<gpu>-L<level>_<problem>``.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from lethe.audit.corpora import CorpusError, ListedCorpus, Row
 from lethe.audit.kernelbench import KernelBench
+from lethe.audit.statics import CUPY
 from lethe.audit.textio import records, unix
 from lethe.verifier.problem import Candidate, Problem
 
 NEEDED = ("id", "op_name", "op_class", "level", "reference_source", "candidate_source", "language", "licence")
-LANGUAGES = {"cuda_inline": "cuda", "torch_only": "python"}
+LANGUAGES = {"cuda_inline": "cuda", "torch_only": "python", CUPY: "python"}
+WITH_CUPY = re.compile(r"\bRaw(Kernel|Module)\(")
+"""In a program's text: CuPy compiles a kernel of its own."""
 
 
 def load(
@@ -57,6 +62,9 @@ def load(
         if r["candidate_source"].strip() in ("", "None"):
             empty += 1
             continue
+        language = r["language"]
+        if language == "torch_only" and WITH_CUPY.search(r["candidate_source"]):
+            language = CUPY
         name = f"level{r['level']}/{r['op_name']}"
         reference = unix(r["reference_source"])
         if bench is not None and bench.problem(f"{name}.py").source.strip() != reference.strip():
@@ -69,10 +77,10 @@ def load(
                 candidate=Candidate(
                     name=r["id"],
                     source=unix(r["candidate_source"]),
-                    language=LANGUAGES.get(r["language"], r["language"]),
+                    language=LANGUAGES.get(language, language),
                 ),
                 family=r["op_class"],
-                language=r["language"],
+                language=language,
                 accepted=bool(r.get("accepted", True)),
                 licence=r["licence"],
                 extra={

@@ -1,6 +1,7 @@
 """What a campaign's steps took: one JSON line for each time that a step ran, append-only.
 
 Wall time is the step's, processor time that of this process and of every process below it that has ended.
+Steps that shared a pool share its times in proportion to what their rows took.
 A step that is killed outright leaves no line; its rows are in their file, and count for nothing here.
 """
 
@@ -35,19 +36,39 @@ class Entry:
     schema: str = SCHEMA
 
 
+@dataclass
+class Share:
+    """What one step did while several were timed together."""
+
+    step: str
+    rows: int = 0
+    seconds: float = 0.0
+    """Of all workers, for its rows; only the proportion between steps counts."""
+    complete: bool = False
+
+
 @contextmanager
-def timed(path: Path, step: str, workers: int) -> Iterator[Entry]:
-    """Time a step; its entry is appended to `path` however the step ends."""
-    entry = Entry(step, workers)
+def timed(path: Path, workers: int, shares: list[Share]) -> Iterator[None]:
+    """Time what fills `shares`, of one step or several; an entry for each is appended however it ends."""
     wall, cpu = time.perf_counter(), _processor_seconds()
     try:
-        yield entry
+        yield
     finally:
-        entry.wall = round(time.perf_counter() - wall, 3)
-        entry.cpu = round(_processor_seconds() - cpu, 3)
+        wall, cpu = time.perf_counter() - wall, _processor_seconds() - cpu
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(entry), sort_keys=True) + "\n")
+            for entry in split(shares, workers, wall, cpu):
+                file.write(json.dumps(asdict(entry), sort_keys=True) + "\n")
+
+
+def split(shares: list[Share], workers: int, wall: float, cpu: float) -> list[Entry]:
+    """Entries of steps that took `wall` and `cpu` together; equal parts where no row was timed."""
+    total = sum(s.seconds for s in shares)
+    parts = [s.seconds / total if total else 1 / len(shares) for s in shares]
+    return [
+        Entry(s.step, workers, s.rows, round(wall * part, 3), round(cpu * part, 3), s.complete)
+        for s, part in zip(shares, parts, strict=True)
+    ]
 
 
 def _processor_seconds() -> float:

@@ -1,6 +1,6 @@
 """Every audit number that the paper printed, recomputed from its own published rows.
 
-    python -m lethe.audit.published_check ROWS [--figures FIGURES]
+    python -m lethe.audit.published_check ROWS [--figures FIGURES] [--json data/published/recomputed.json]
 
 A number *follows* if the rows give it to the digits printed. Those that the rows cannot give (another
 run, another corpus, a definition that is not stated) are listed as such, never as agreeing.
@@ -14,7 +14,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from lethe.audit.published_rows import (
     read,
     violated,
 )
+from lethe.verifier.textfile import write_atomically
 
 Figures = dict[str, Any]
 IDLE = ("CMP-02", "RES-02")
@@ -228,14 +229,25 @@ def _shown(check: Check) -> str:
     return f"printed {check.printed}{given}" + (f" ({check.note})" if check.note else "")
 
 
+def as_json(rows: Sequence[PublishedRow], found: Sequence[Check]) -> str:
+    """What was found as a JSON document: how many rows, and each check with whether it follows."""
+    plain = [{**asdict(check), "follows": check.follows} for check in found]
+    checks_ = ",\n  ".join(json.dumps(check, sort_keys=True) for check in plain)
+    return f'{{\n "rows": {len(rows)},\n "checks": [\n  {checks_}\n ]\n}}\n'
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lethe.audit.published_check", description=__doc__)
     parser.add_argument("rows", type=Path, help="audit_rows.jsonl.gz, from lethe fetch published")
     parser.add_argument("--figures", type=Path, default=Path("data/published/figures.json"))
+    parser.add_argument("--json", type=Path, help="also write what was found to this file")
     given = parser.parse_args(argv)
     try:
         figures = json.loads(given.figures.read_text(encoding="utf-8"))
-        found = checks(read(given.rows), figures)
+        rows = read(given.rows)
+        found = checks(rows, figures)
+        if given.json is not None:
+            write_atomically(given.json, as_json(rows, found))
     except (CorpusError, OSError, ValueError) as e:
         print(f"published_check: {e}", file=sys.stderr)
         return 1

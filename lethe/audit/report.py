@@ -18,7 +18,8 @@ import pandas as pd
 from lethe.audit import lines
 from lethe.audit.floor import VARIANTS, channels, in_floor
 from lethe.audit.run import merge
-from lethe.audit.statistics import wilson
+from lethe.audit.statics import NO_KERNEL
+from lethe.audit.statistics import cluster_interval, wilson
 from lethe.verifier.catalog import CONTRACTS, IDS, SET_ASIDE
 from lethe.verifier.verdict import CANDIDATE_FAULTS, GateStatus, Status
 
@@ -39,10 +40,6 @@ UNDECIDED = frozenset(
 )
 """Statuses outside the denominator: for a kernel that its corpus accepted elsewhere they speak of
 this tool chain, this machine or the reference, not of the contract."""
-
-NO_KERNEL = frozenset({"torch_only"})
-"""Languages of rows whose program holds no kernel of its own, as their corpus says. The judge counts launches
-of Triton kernels only; such a row ends as ``no_custom_kernel`` whatever the gates made of its torch calls."""
 
 REFERENCE = frozenset({str(Status.REFERENCE_FAILED)})
 TOOLCHAIN = frozenset(
@@ -113,7 +110,7 @@ def _row(line: lines.Line) -> dict[str, Any]:
     findings = [{**f, "gate": name} for name, g in gates.items() for f in g["findings"]]
     failed = tuple(name for name in IDS if name in gates and gates[name]["status"] == "fail")
     status = verdict["status"]
-    if status == Status.JUDGED and line["language"] in NO_KERNEL:
+    if status == Status.JUDGED and line["language"] in NO_KERNEL:  # the judge counts Triton's launches only
         status = str(Status.NO_CUSTOM_KERNEL)
     decided = status not in UNDECIDED
     faults = {str(s) for s in CANDIDATE_FAULTS}
@@ -269,13 +266,16 @@ def _mechanism(f: dict[str, Any]) -> str:
 
 def floor(df: pd.DataFrame, variants: Sequence[str] = tuple(VARIANTS)) -> pd.DataFrame:
     """The tolerance-free floor over the denominator, strict and with each variant (see `floor`'s module):
-    variant, channels, rows, of, rate, low, high, change (against strict, in rows)."""
+    variant, channels, rows, of, rate, low, high (Wilson), cluster_low, cluster_high (by resampling problems),
+    change (against strict, in rows)."""
     base = denominator(df)
     strict = sum(in_floor(c) for c in base["channels"])
     rows = []
     for variant in variants:
-        count = sum(in_floor(c, variant) for c in base["channels"])
+        hits = [in_floor(c, variant) for c in base["channels"]]
+        count = sum(hits)
         low, high = wilson(count, len(base))
+        cluster_low, cluster_high = cluster_interval(hits, list(base["problem"]))
         rows.append(
             {
                 "variant": variant,
@@ -285,6 +285,8 @@ def floor(df: pd.DataFrame, variants: Sequence[str] = tuple(VARIANTS)) -> pd.Dat
                 "rate": count / len(base) if len(base) else float("nan"),
                 "low": low,
                 "high": high,
+                "cluster_low": cluster_low,
+                "cluster_high": cluster_high,
                 "change": count - strict,
             }
         )
@@ -328,20 +330,29 @@ def spot_check_rows(df: pd.DataFrame) -> pd.DataFrame:
                 "status": record["status"],
                 "failed": ", ".join(record["failed"]),
                 "finding": first["message"] if first else record["message"],
-                "counterexample": record["counterexample"] or "",
+                "counterexample": script if isinstance(script := record["counterexample"], str) else "",
             }
         )
     outcome = ["accepted", "status", "failed", "finding", "counterexample"]
     return pd.DataFrame(rows, columns=["id", "corpus", "problem", "family", "language", *outcome])
 
 
-@cache
 def published() -> dict[str, Any]:
     """The figures that the paper printed, from ``data/published/figures.json``.
 
     Raises FileNotFoundError naming the places that were looked at.
     """
-    inside = Path("data/published/figures.json")
+    return _published("figures.json")
+
+
+def recomputed() -> dict[str, Any]:
+    """What `published_check` made of the published row verdicts, from ``data/published/recomputed.json``."""
+    return _published("recomputed.json")
+
+
+@cache
+def _published(name: str) -> dict[str, Any]:
+    inside = Path("data/published") / name
     places = [inside, Path(__file__).resolve().parents[2] / inside]
     for place in places:
         if place.is_file():

@@ -1,8 +1,10 @@
 """The hand audit: which rows a person reads, what they found, and whether every one was read.
 
-    python -m lethe.audit.review draw --audit FILES... --differential FILES... --data data/review/dlblas.json
-    python -m lethe.audit.review sheet --audit FILES... --data data/review/dlblas.json --out SHEET.md
-    python -m lethe.audit.review check --audit FILES... --data data/review/dlblas.json
+    python -m lethe.audit.review draw --audit FILES... --differential FILES... --data DATA
+    python -m lethe.audit.review sheet --audit FILES... --data DATA --out SHEET.md
+    python -m lethe.audit.review check --audit FILES... --differential FILES... --data DATA
+
+with ``data/review/rigor_gap.json`` as DATA; `review_kit` writes what there is to read.
 
 Drawn are `ROWS` rows of the load-bearing cell (KernelBench's check accepts, a contract is broken), stratified
 by channel, and **all** rows of the reverse cell. The draw depends on the recorded lines alone. Each row is
@@ -229,7 +231,7 @@ def sheet(rows: Sequence[Review], audit: pd.DataFrame, corpus_options: str = "")
             f"{row['cell']} cell, drawn under {row['channel'] or 'no channel'}; {row['problem']}, "
             f"{row['family']}; fails {', '.join(row['failed']) or 'nothing'}.",
             "",
-            *(_findings(record) if record is not None else ["* no verdict at hand"]),
+            *(findings(record) if record is not None else ["* no verdict at hand"]),
             "",
             "```console",
             f"$ lethe show {row['id']}{corpus_options} --source",
@@ -243,7 +245,8 @@ def sheet(rows: Sequence[Review], audit: pd.DataFrame, corpus_options: str = "")
     return "\n".join(parts)
 
 
-def _findings(record: Mapping[str, Any]) -> list[str]:
+def findings(record: Mapping[str, Any]) -> list[str]:
+    """What a verdict says, a Markdown item for each finding."""
     found = [*record["findings"], *({**f, "gate": "INTEGRITY"} for f in record["integrity"])]
     told = [f"* {f['gate']} ({f['channel']}, {f['mechanism']}) {f['case']}: {f['message']}" for f in found]
     return told or [f"* {record['status']}: {record['message'] or 'every applicable gate passes'}"]

@@ -6,6 +6,7 @@ clause of the prose is `NOT_RECORDED`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -118,12 +119,20 @@ def of_corpus(df: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "gates": tables.gates_table,
         "classes": tables.classes_table,
         "mechanisms": tables.mechanisms_table,
-        "floor": tables.floor_table,
+        "floor": floor,
         "channels": channels,
         "strips": strips,
         "statuses": tables.statuses_table,
     }
     return {name: or_note(make(df), 1) if len(df) else or_note(df, 0) for name, make in made.items()}
+
+
+def floor(df: pd.DataFrame) -> pd.DataFrame:
+    """The floor and its variants with both intervals, beside the published rates."""
+    table = tables.floor_table(df)
+    both = [interval(r["cluster_low"], r["cluster_high"]) for r in report.floor(df).to_dict("records")]
+    table.insert(len(table.columns) - 1, "95% by problem", both)
+    return table
 
 
 def channels(df: pd.DataFrame) -> pd.DataFrame:
@@ -237,17 +246,33 @@ def throughput(campaign: Campaign) -> pd.DataFrame:
     return or_note(shown, len(table))
 
 
-def against_check(campaign: Campaign) -> pd.DataFrame:
-    """The price of a verdict against KernelBench's five trials, on the same rows."""
+def _against_check(campaign: Campaign) -> tuple[str, pd.DataFrame]:
+    """Which implementation was timed, and `cost.against_check` of the accepted rows."""
     from lethe.audit import cost
 
     rows = [s for s in campaign.samples("audit_cost") if s["file"] == "dlblas_accepted"]
     checks = campaign.samples("dlblas_differential")
     by = "theirs" if any(c["implementation"] == "theirs" for c in checks) else "ours"
-    table = cost.against_check(rows, checks, by)
+    return by, cost.against_check(rows, checks, by)
+
+
+def times_the_check(campaign: Campaign) -> str:
+    """What a verdict costs in units of a check that compiles, as a clause."""
+    _, table = _against_check(campaign)
+    found = table[table["compiles"].astype(bool)]
+    if found.empty:
+        return NOT_RECORDED
+    r = found.iloc[0]
+    return f"{r['ratio']:.1f} times the wall time of the five-trial check on the same {int(r['rows']):,} rows"
+
+
+def against_check(campaign: Campaign) -> pd.DataFrame:
+    """The price of a verdict against KernelBench's five trials, on the same rows."""
+    by, table = _against_check(campaign)
     shown = pd.DataFrame(
         {
             "check": [f"{v} ({by})" for v in table["variant"]],
+            "compiles": ["yes" if c else "no, it was done" for c in table["compiles"]],
             "rows": table["rows"],
             "audit, s": [f"{s:.1f}" for s in table["audit"]],
             "check, s": [f"{s:.1f}" for s in table["check"]],
@@ -288,7 +313,11 @@ def rates(df: pd.DataFrame) -> Sequence[dict[str, Any]]:
         }
         for r in report.floor(df).to_dict("records")
     ]
-    shown = {"nothing": a["any_violation_rate"], "all of these": a["all_contested_stripped_rate"]}
+    shown = {
+        "nothing": a["any_violation_rate"],
+        "matrix products": a["without_matmul_rate"],
+        "all of these": a["all_contested_stripped_rate"],
+    }
     strips_ = [
         {
             "name": "any contract" if r["without"] == "nothing" else f"any, without {r['without']}",
@@ -299,3 +328,31 @@ def rates(df: pd.DataFrame) -> Sequence[dict[str, Any]]:
         for r in robustness.strips(df).to_dict("records")
     ]
     return [*floor, *strips_]
+
+
+# ---------------------------------------------------------------- the published rows
+
+FOLLOWS = {True: "follow", False: "do not follow", None: "cannot be told from the rows"}
+
+
+def recomputed() -> pd.DataFrame:
+    """What the published row verdicts give for the numbers that were printed of them."""
+    checks = report.recomputed()["checks"]
+    counted = Counter(c["follows"] for c in checks)
+    rows = [(f"printed numbers that {FOLLOWS[k]}", f"{counted[k]:,}", "") for k in FOLLOWS]
+    rows += [
+        (f"does not follow: {c['key']}", f"printed {c['printed']}, rows give {c['recomputed']}", c["note"])
+        for c in checks
+        if c["follows"] is False
+    ]
+    return pd.DataFrame(rows, columns=["what", "found", "note"])
+
+
+def recomputed_clause() -> str:
+    """The same as a clause of the prose."""
+    found = report.recomputed()
+    counted = Counter(c["follows"] for c in found["checks"])
+    return (
+        f"of {len(found['checks']):,} printed numbers {counted[True]:,} follow from the {found['rows']:,} "
+        f"published rows, {counted[False]:,} do not, {counted[None]:,} are about what the rows do not hold"
+    )

@@ -8,14 +8,30 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lethe import provenance
-from lethe.audit import campaign, campaign_record, ledger, lines, measured
+from lethe.audit import (
+    campaign,
+    campaign_record,
+    campaign_summary,
+    ledger,
+    lines,
+    machine,
+    measured,
+    statics,
+    together,
+)
 from lethe.audit.corpora import CorpusError, ListedCorpus, stratified
+from lethe.audit.pool import JudgeSettings, _Worker
+from lethe.audit.progress import quiet
+from lethe.audit.run import Selection
+from lethe.verifier.problem import Problem
+from lethe.verifier.verdict import Status
 from tests.audit.fakes import row
 
 FAMILIES = ("softmax", "norm", "matmul")
@@ -49,31 +65,33 @@ def test_the_usual_steps_are_those_of_the_corpora_at_hand(tmp_path):
     alone = [s.name for s in campaign.steps_of(campaign.Plan(tmp_path))]
     assert alone == ["house"]
     both = [s.name for s in campaign.steps_of(campaign.Plan(tmp_path, dlblas=tmp_path, cuda_l1=tmp_path))]
-    assert both[:3] == ["house", "dlblas_accepted", "cuda_l1"]
+    assert both[:3] == ["dlblas_accepted", "dlblas_rejected", "house"]
     assert "dlblas_stack" not in both and "dlblas_rejected_rest" not in both
-    with pytest.raises(ValueError, match="unknown step 'sakana'; the steps are house"):
+    with pytest.raises(ValueError, match="unknown step 'sakana'; the steps are dlblas_accepted"):
         campaign.steps_of(campaign.Plan(tmp_path), ["sakana"])
     with pytest.raises(CorpusError, match="needs path and problems"):
         campaign.Plan(tmp_path).open("dlblas")
 
 
 def test_the_rest_continues_the_file_of_its_sample(tmp_path):
-    small = replace(campaign.STEPS[1], limit=6)
+    small = replace(campaign.STEPS[0], limit=6)
     p = plan(tmp_path)
-    campaign._audit(p, small)
+    campaign._audit(p, [small], [ledger.Share("sample")])
     file = tmp_path / "dlblas_accepted.jsonl"
     first = [line["id"] for line in lines.read(file)]
     accepted = [r for r in fake_corpus(24).rows() if r.accepted]
     assert sorted(first) == sorted(r.id for r in stratified(accepted)[:6])
     (rest,) = (s for s in campaign.STEPS if s.name == "dlblas_accepted_rest")
-    assert campaign._audit(p, rest) == (len(accepted) - 6, True)
+    share = ledger.Share("rest")
+    campaign._audit(p, [rest], [share])
+    assert (share.rows, share.complete) == (len(accepted) - 6, True)
     assert [line["id"] for line in lines.read(file)][:6] == first
 
 
 def test_a_step_is_entered_in_the_ledger_and_shards_are_merged_when_recorded(tmp_path):
     for shard in (1, 2):
         done = list(campaign.execute(plan(tmp_path, shard=shard, shards=2), ["dlblas_accepted"]))
-        assert [e.step for e in done] == ["dlblas_accepted"] and done[0].complete
+        assert [s.step for s in done] == ["dlblas_accepted"] and done[0].complete
     entries = [e for f in campaign_record.shards(tmp_path, "steps") for e in ledger.read(f)]
     assert sum(e.rows for e in entries) == 16
     found = {p.stem: provenance.load(p) for p in campaign_record.record(tmp_path, "cpu", tmp_path / "m")}
@@ -81,6 +99,10 @@ def test_a_step_is_entered_in_the_ledger_and_shards_are_merged_when_recorded(tmp
     assert len(found["dlblas_accepted_audit"].samples) == 16
     assert len(found["audit_cost"].parameters["steps"]) == 2
     assert "source" not in json.dumps(found["dlblas_accepted_audit"].samples[0]["verdict"])
+    said = campaign_summary.told(tmp_path)
+    assert said[0] == "dlblas_accepted: 16 rows (judged 16), 4 convicted, 4 in the floor"
+    assert said[1].startswith("dlblas_accepted: 16 in ") and "an hour" in said[1]
+    assert "CMP-01" in said[2] and len(said) == 3
     recorded = measured.Campaign(tmp_path / "m" / "cpu")
     assert len(recorded.audit("dlblas_accepted")) == 16 and len(recorded.steps()) == 2
     assert recorded.origin("dlblas_accepted_audit").startswith("recorded ")
@@ -115,7 +137,65 @@ def test_a_terminated_campaign_keeps_its_rows_and_resumes(tmp_path, monkeypatch)
     (entry,) = ledger.read(tmp_path / "steps.jsonl")
     assert entry.rows == len(before) and not entry.complete
     monkeypatch.setattr(FakePlan, "source", SLOW)
-    (entry,) = campaign.execute(plan(tmp_path), ["dlblas_accepted"])
+    (share,) = campaign.execute(plan(tmp_path), ["dlblas_accepted"])
     after = [line["id"] for line in lines.read(file)]
     assert after[: len(before)] == before and len(set(after)) == len(after) == 16
-    assert entry.rows == 16 - len(before)
+    assert share.rows == 16 - len(before)
+
+
+def test_steps_that_judge_alike_share_a_pool_and_keep_their_order(tmp_path, monkeypatch):
+    wanted = ["dlblas_accepted", "dlblas_rejected", "dlblas_paper"]
+    steps = campaign.steps_of(plan(tmp_path), wanted)
+    assert [[s.name for s in g] for g in campaign.groups(plan(tmp_path), steps)] == [wanted[:2], wanted[2:]]
+    monkeypatch.setattr(FakePlan, "source", SLOW)
+    shares = list(campaign.execute(plan(tmp_path, workers=2), wanted[:2]))
+    assert [(s.step, s.rows, s.complete) for s in shares] == [(wanted[0], 16, True), (wanted[1], 8, True)]
+    held = [{line["id"] for line in lines.read(tmp_path / f"{name}.jsonl")} for name in wanted[:2]]
+    accepted = {r.id for r in fake_corpus(24).rows() if r.accepted}
+    assert held[0] == accepted and len(held[1]) == 8 and not held[1] & accepted
+    entries = ledger.read(tmp_path / "steps.jsonl")
+    assert [e.rows for e in entries] == [16, 8] and entries[0].wall > entries[1].wall > 0
+
+
+def test_a_row_of_a_later_step_waits_for_those_before_it():
+    rows = [
+        replace(row(i), problem=Problem(name=p, source=p)) for i, p in (("a", "x"), ("b", "y"), ("c", "y"))
+    ]
+    home = {("fake", "a"): 0, ("fake", "b"): 0, ("fake", "c"): 1}
+    pool = together._InOrder(JudgeSettings(factory="unused"), 1, home)
+    worker = _Worker(None, None, problem=rows[1].problem.sha256)  # type: ignore[arg-type]
+    pending = deque((r, 0) for r in (rows[2], rows[0], rows[1]))
+    assert [pool._next(worker, pending)[0].id for _ in rows] == ["b", "a", "c"]
+
+
+def test_rows_without_a_kernel_cost_no_judge(tmp_path):
+    file = tmp_path / "lines.jsonl"
+    rows = [replace(row(i), language=language) for i, language in (("t", "torch_only"), ("k", "triton"))]
+    share = ledger.Share("s")
+    parts = [together.Part(share, ListedCorpus("fake", rows), file, Selection())]
+    together.run(parts, JudgeSettings(factory=JUDGE), 0, quiet(), statics.decided)
+    found = {line["id"]: line["verdict"]["status"] for line in lines.read(file)}
+    assert found == {"t": "no_custom_kernel", "k": "judged"} and share.rows == 1 and share.complete
+    together.run(parts, JudgeSettings(factory=JUDGE), 0, quiet(), statics.decided)
+    assert len(list(lines.read(file))) == 2
+
+
+def test_cupy_kernels_are_judged_only_where_cupy_is(monkeypatch):
+    made = replace(row("r"), language="cuda_cupy")
+    monkeypatch.setattr(statics, "find_spec", lambda name: None)
+    verdict = statics.decided(made)
+    assert verdict is not None and verdict.status is Status.NOT_AUDITABLE and "CuPy" in verdict.message
+    monkeypatch.setattr(statics, "find_spec", lambda name: object())
+    assert statics.decided(made) is None and statics.decided(row("r")) is None
+
+
+def test_a_record_names_the_machine_that_ran_and_not_the_one_that_wrote_it(tmp_path):
+    list(campaign.execute(plan(tmp_path), ["dlblas_accepted"]))
+    there = {"device": {"name": "NVIDIA H200", "kind": "cuda", "sm_count": 132}, "versions": {"torch": "9.9"}}
+    (tmp_path / machine.FILE).write_text(json.dumps(there))
+    paths = campaign_record.record(tmp_path, "cuda", tmp_path / "m")
+    found = provenance.load(paths[0])
+    assert paths[0].parent.name == "h200" and found.versions == {"torch": "9.9"}
+    assert found.device.sm_count == 132
+    machine.note(tmp_path, "cpu")
+    assert machine.device(tmp_path, "cpu").kind == "cpu"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,13 @@ def test_cuda_l1_leaves_out_programs_that_do_not_exist_and_says_so(tmp_path: Pat
         cuda_l1_record(),
         cuda_l1_record(id="x", candidate_source="None"),
         cuda_l1_record(id="y", gpu="l40", language="torch_only"),
+        cuda_l1_record(id="z", language="torch_only", candidate_source="k = cp.RawKernel(text, 'k')\n"),
     )
     corpus = open_corpus("cuda_l1", path=path)
-    assert [(r.id, r.candidate.language) for r in corpus.rows()] == [
-        ("cudal1-h100-L1_19", "cuda"),
-        ("y", "python"),
+    assert [(r.id, r.language, r.candidate.language) for r in corpus.rows()] == [
+        ("cudal1-h100-L1_19", "cuda_inline", "cuda"),
+        ("y", "torch_only", "python"),
+        ("z", "cuda_cupy", "python"),
     ]
     assert corpus.notes == ("1 rows whose program is empty or the text None are left out",)
     assert [r.id for r in open_corpus("cuda_l1", path=path, gpu="l40").rows()] == ["y"]
@@ -292,7 +295,10 @@ def test_the_cuda_l1_corpus_at_hand() -> None:
     corpus = open_corpus("cuda_l1", path=SHARED / "corpora" / "cuda_l1.jsonl.gz")
     rows = list(corpus.rows())
     assert len(rows) == 1144 - 80
-    assert sum(r.extra["gpu"] == "h100" and r.candidate.language == "cuda" for r in rows) == 78
+    languages = Counter(r.language for r in rows if r.extra["gpu"] == "h100")
+    assert languages == {"cuda_inline": 78, "cuda_cupy": 3, "torch_only": 129}
+    builds = ("load_inline", "cpp_extension", "RawKernel", "RawModule", "triton.jit", "cuda.jit")
+    assert not any(word in r.candidate.source for r in rows if r.language == "torch_only" for word in builds)
 
 
 @needs_shared

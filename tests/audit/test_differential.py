@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -413,6 +416,27 @@ def test_a_run_resumes_and_judges_changed_texts_again(tmp_path: Path, room: Chec
     text = path.read_text()
     assert "torch.relu" not in text, "a line holds no source"
     assert len(text.splitlines()) == 5
+
+
+def test_an_interrupted_run_ends_its_checks_and_writes_nothing_of_them(tmp_path: Path) -> None:
+    """A check may take minutes; whoever has a time limit cannot wait for it."""
+
+    def interrupt() -> None:
+        while not room._running:
+            time.sleep(0.02)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    sleeps = row("import time; time.sleep(100); return x", row_id="s")
+    with DifferentialLog(tmp_path / "d.jsonl") as log, CheckRoom("cpu") as room:
+        threading.Thread(target=interrupt, daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            differential.run([sleeps], log, room, Jobs("48642c5c", "ours"))
+        assert time.monotonic() - began < 100, "it waited for a check that takes so long"
+        assert not room._running and not log.lines
+        assert differential.run([sleeps], log, room, Jobs("48642c5c", "ours")) == 1
+    (line,) = log.lines.values()
+    assert line["outcome"]["accepted"] is None and "closed" in line["outcome"]["message"]
 
 
 def test_only_one_run_writes_a_file_and_another_kind_is_refused(tmp_path: Path) -> None:

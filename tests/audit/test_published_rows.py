@@ -135,6 +135,8 @@ def test_every_published_audit_number_but_one_follows_from_its_rows() -> None:
     (example,) = published_check.broken(found)
     assert "not_auditable: no floating-point tensor input" in example.note
     assert sum(c.follows is True for c in found) == 97
+    kept = Path(published_check.__file__).parents[2] / "data" / "published" / "recomputed.json"
+    assert kept.read_text() == published_check.as_json(rows, found)
     assert {c.key for c in found if c.follows is None} >= {"audit.trajectories", "second_stack.rate"}
 
 

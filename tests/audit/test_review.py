@@ -6,7 +6,11 @@ import json
 
 import pytest
 
-from lethe.audit import agreement, report, review
+from lethe.audit import agreement, lines, measured, report, review, review_kit
+from lethe.audit.corpora import ListedCorpus
+from lethe.audit.run import run
+from lethe.paper.differential_tables import judge_of
+from tests.audit import fakes
 from tests.audit.test_robustness import with_findings
 from tests.paper.lines import line
 
@@ -118,6 +122,51 @@ def test_the_command_draws_writes_a_sheet_and_checks(tmp_path, capsys):
     review.save(data, [{**r, "class": "broken", "sentence": "Seen."} for r in review.load(data)])
     assert review.main(["check", *given, *also]) == 0
     assert review.main(["check", "--audit", str(audit), "--data", str(tmp_path / "no"), *also]) == 2
+
+
+def test_every_drawn_row_of_the_recorded_campaign_was_read():
+    run = measured.choose([measured.FOLDER / "h200", measured.FOLDER / "cpu"])
+    data = measured.FOLDER.parent / "review" / "rigor_gap.json"
+    checks = run.checks("dlblas", "cuda_l1")
+    assert data.is_file() == bool(len(checks)), "drawn rows and recorded checks come together"
+    if data.is_file():
+        audit = run.audit("dlblas_accepted", "cuda_l1")
+        drawn = review.draw(audit, checks, implementation=judge_of(checks))
+        assert review.problems(drawn, review.load(data)) == []
+
+
+def test_the_kit_holds_what_there_is_to_read(tmp_path, monkeypatch, capsys):
+    rows = [fakes.row(f"r{i}", f"# r{i}\n# fail EXC-01\n") for i in range(2)]
+    corpus = ListedCorpus("fake", rows)
+    monkeypatch.setattr(review_kit.Plan, "open", lambda plan, name: corpus)
+    recorded = tmp_path / "audit.jsonl"
+    run(corpus, recorded, settings=fakes.SETTINGS, workers=0)
+    made = list(lines.read(recorded))
+    checks = tmp_path / "checks.jsonl"
+    checks.write_text("".join(json.dumps(check_line(m, True)) + "\n" for m in made))
+    data, out = tmp_path / "review.json", tmp_path / "kit"
+    given = ["--audit", str(recorded), "--differential", str(checks), "--data", str(data)]
+    assert review.main(["draw", *given]) == 0
+    assert review_kit.main([*given, "--out", str(out)]) == 0
+    assert "2 rows to read" in capsys.readouterr().out
+    (first, second) = sorted(p for p in out.iterdir() if p.is_dir())
+    assert (first / "candidate.py").read_text() == corpus.get(first.name[3:]).candidate.source
+    assert (first / "reference.py").read_text() == fakes.REFERENCE
+    text = (second / "findings.md").read_text()
+    assert "* EXC-01 (T, swallowed) nan:first: finite" in text and "48642c5c (theirs) accepts" in text
+    assert review_kit.NOT_AGAIN in text
+
+    script = out / "counterexamples" / "r0-0000" / "counterexample.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("print()\n")
+    again = review_kit.judge(review.load(data), {"fake": corpus}, out, {"fake": fakes.SETTINGS}, 0)
+    texts = again.read_text().replace(
+        '"counterexample": null', '"counterexample": "/elsewhere/r0-0000/c.py"', 1
+    )
+    again.write_text(texts)
+    assert review_kit.main([*given, "--out", str(out)]) == 0
+    assert "the second verdict is the recorded one" in (first / "findings.md").read_text()
+    assert [p.name for p in out.rglob("counterexample.py")].count("counterexample.py") == 2
 
 
 def test_a_fingerprint_changes_with_what_speaks_against_a_row():

@@ -97,7 +97,11 @@ def test_a_cluster_that_stands_and_falls_together_counts_as_one():
 def test_cost_is_of_rows_that_both_sides_finished():
     audit = [with_findings(i) for i in range(3)]
     for i, made in enumerate(audit):
-        made["timing"] = {"wall": 2.0 + i, "gates": {"CMP-01": 1.0, "EXC-01": 0.5}, "elapsed": {}}
+        made["timing"] = {
+            "wall": 2.0 + i,
+            "gates": {"CMP-01": 1.0, "EXC-01": 0.5},
+            "elapsed": {"reference": 0.3},
+        }
     audit[2]["verdict"]["status"] = "timed_out"
     rows = cost.samples(audit, "dlblas_accepted")
     checks = [
@@ -113,6 +117,7 @@ def test_cost_is_of_rows_that_both_sides_finished():
     (found,) = cost.against_check(rows, checks).to_dict("records")
     assert found == {
         "variant": "later",
+        "compiles": False,
         "rows": 1,
         "audit": 2.0,
         "check": 1.0,
@@ -121,6 +126,7 @@ def test_cost_is_of_rows_that_both_sides_finished():
     }
     shares = cost.breakdown(rows).set_index("part")["share"]
     assert shares["CMP-01"] == pytest.approx(3 / 9) and shares.sum() == pytest.approx(1.0)
+    assert shares[cost.REFERENCE] == pytest.approx(0.1)
 
 
 def test_the_price_of_a_corpus_follows_from_rows_an_hour():

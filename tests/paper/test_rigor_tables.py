@@ -55,6 +55,23 @@ def test_the_headline_is_of_judged_accepted_rows_with_both_intervals():
     assert rigor_tables.clause(df, "any contract").startswith("8 of 9, 88.9%")
 
 
+def test_what_does_not_follow_from_the_published_rows_is_named():
+    found = rigor_tables.recomputed().to_dict("records")
+    assert [r["found"] for r in found[:3]] == ["97", "1", "16"]
+    (broken,) = found[3:]
+    assert "518" in broken["what"] and "not_auditable" in broken["note"]
+    assert rigor_tables.recomputed_clause().startswith("of 114 printed numbers 97 follow from the 3,134 ")
+
+
+def test_the_floor_has_both_intervals():
+    table = rigor_tables.floor(report.frame(ROWS)).set_index("floor")
+    strict = table.loc["strict"]
+    assert (
+        " to " in strict["95% by problem"] and strict["95% by problem"] not in strict["rate (95% interval)"]
+    )
+    assert list(table.columns)[-1] == "published (B200)"
+
+
 @pytest.mark.parametrize(
     ("convicted", "of", "says"),
     [
