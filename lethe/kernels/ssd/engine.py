@@ -50,6 +50,19 @@ def interpreted() -> bool:
     return not isinstance(function_of("scan"), JITFunction)
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether this process's interpreter multiplies bfloat16 as numbers. Triton's own takes their bits for
+    integers; the verifier's repairs put that right."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter as host
+
+    ones = host.TensorHandle(np.full((16, 16), 0x3F80, np.uint16), tl.bfloat16)
+    nothing = host.TensorHandle(np.zeros((16, 16), np.float32), tl.float32)
+    found = host.interpreter_builder.create_dot(ones, ones, nothing, host._ir.INPUT_PRECISION.IEEE, 0)
+    return bool((found.data == 16).all())
+
+
 def signature(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[list[Any]]]]:
     """Types, constants and alignments of a launch's arguments, as Triton's compiler takes them."""
     types: dict[str, str] = {}

@@ -113,7 +113,7 @@ class Layout:
 
     @classmethod
     def from_json(cls, text: str) -> Layout:
-        """Raises ValueError, KeyError or TypeError for anything that `to_json` did not write."""
+        """What `to_json` wrote, which the caller has made sure of."""
         raw = json.loads(text)
         launches = tuple(
             Launch(

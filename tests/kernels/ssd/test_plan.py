@@ -111,9 +111,12 @@ def test_plans_are_kept_in_memory_and_on_disk():
             written = file.stat().st_mtime_ns
             assert builder.build(graph).layout == first.layout
             assert file.stat().st_mtime_ns == written
-            file.write_text("{}")
-            builder.forget()
-            assert builder.build(graph).layout == first.layout
+            text = file.read_bytes()
+            for spoiled in (b"", b"{}", text[:-9], text.replace(b'"SSD"', b'"SSE"'), b"\xff" + text):
+                file.write_bytes(spoiled)
+                builder.forget()
+                assert builder.build(graph).layout == first.layout
+                assert file.read_bytes() == text
             other = builder.build(graphs(replace(SMALL, length=41))[0])
             assert other is not first and len(list(Path(folder).iterdir())) == 2
         finally:
@@ -159,6 +162,13 @@ def test_addresses_are_checked():
         bound.plan.execute({**pointers, "x": pointers["x"] + 2}, workspace)
     with pytest.raises(ValueError, match="workspace is at 0x0"):
         bound.plan.execute(pointers, 0)
+    with pytest.raises(ValueError, match="y is at -0x10"):
+        bound.plan.execute({**pointers, "y": -16}, workspace)
+    with pytest.raises(ValueError, match=r"dt is at .* multiple of 2"):
+        bound.plan.execute({**pointers, "dt": pointers["dt"] + 1}, workspace)
+    for wrong in (None, 1.5, bound.workspace):
+        with pytest.raises(ValueError, match="an address is an int"):
+            bound.plan.execute(pointers, wrong)
 
 
 @pytest.mark.compiles
