@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,10 @@ from lethe.kernels.ssd.plan import Launch, Value
 MODULES = {"scan": "scan", "output": "output", "gradient": "gradient", "finish": "reduce"}
 
 POINTERS = {"float32": "*fp32", "bfloat16": "*bf16", "float16": "*fp16", "int32": "*i32"}
+
+HINTED = re.compile("_s[blhg]$|^size$")
+"""Numbers on whose divisibility the width of a load depends: strides, and the distance of two partial sums.
+A hint on any other would only make more kernels to compile."""
 
 ABSENT = 0
 """What an absent option's pointer is: compiled away as a constant, never read."""
@@ -77,7 +82,7 @@ def signature(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tupl
             types[name], constants[name] = "constexpr", None
         elif value.kind == "number":
             types[name] = value.dtype
-            if value.dtype != "fp32" and value.number % 16 == 0 and value.number:
+            if HINTED.search(name) and value.number and value.number % 16 == 0:
                 aligned[(index,)] = [["tt.divisibility", 16]]
         else:
             types[name] = POINTERS[value.dtype]
