@@ -22,9 +22,10 @@ from lethe.kernels.ssd.graph import (
     output_shapes,
     sequence_count,
 )
+from lethe.kernels.ssd.tiles import WIDTH
 
 CHUNKS = (32, 64, 128, 256)
-WIDTHS = (64,)
+WIDTHS = (WIDTH,)
 STATES = (64, 128)
 IO = ("bfloat16", "float16")
 LEAST_TARGET = 80

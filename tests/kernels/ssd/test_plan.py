@@ -86,6 +86,9 @@ def test_the_table_chooses_the_row_that_agrees_most():
     assert [source for _, source in found] == ["all", "some", "one"]
     assert [tiles.output_heads for tiles, _ in found] == [1, 2, 16]
     assert fitted(Tiles(tile=128, scan_n=128), 32, 64) == Tiles(tile=32, scan_n=64)
+    for wrong in (Tiles(tile=48), Tiles(scan_p=128), Tiles(scan_n=48), Tiles(output_heads=0)):
+        with pytest.raises(ValueError, match="do not divide a chunk of 64 and a state of 64 x 64"):
+            fitted(wrong, 64, 64)
 
 
 def test_the_packaged_table_is_readable_for_every_shape():
