@@ -69,25 +69,27 @@ Row = dict[str, Any]
 def run(out: Path, official: str | None, seconds: float, only: list[str]) -> None:
     """All parts; see the module."""
     end = time.monotonic() + seconds
+    out, official = out.resolve(), official and str(Path(official).resolve())  # parts run in another folder
     out.mkdir(parents=True, exist_ok=True)
     elsewhere.note(out)
     target, waited = _target(), min(COMPILING, seconds / 6)
     wanted = [part for part in PARTS if (not only or part in only) and not _ended_well(out, part)]
     theirs = ahead.warmers(official) if "speed" in wanted else []
     behind = ahead.compilers("search", target) if "tune" in wanted else []
-    left = sum(PARTS[part] for part in wanted)
+    left, ready = sum(PARTS[part] for part in wanted), False
     for part in wanted:
+        if (out / TILES).is_file():
+            os.environ[tiles.VARIABLE] = str(out / TILES)
         if part == "tune":
             ahead.joined(behind, time.monotonic() + waited)
-        elif part != "first" and not (out / "compile.json").is_file():  # with the tiles that the search found
+        elif part != "first" and not ready:  # with the tiles that the search found
             _note(out, "compile", lambda: _compiled(target, waited))
+            ready = True
         if part == "speed":
             ahead.joined(theirs, time.monotonic() + waited)
         limit = max(20.0, (end - time.monotonic()) * PARTS[part] / left)
         left -= PARTS[part]
         _note(out, part, lambda p=part, s=limit: _part(p, out, official, s))  # type: ignore[misc]
-        if (out / TILES).is_file():
-            os.environ[tiles.VARIABLE] = str(out / TILES)
     ahead.joined(theirs + behind, 0.0)
 
 
