@@ -28,11 +28,9 @@ from lethe import provenance
 from lethe.evidence import elsewhere, ssd_controls
 from lethe.evidence.ssd_accuracy import PEAK, RMS, Engine, Error, beyond, measure, ours, worst
 from lethe.evidence.ssd_cases import FULL, SMALL, Case
+from lethe.kernels.ssd.device import LOST, lost
 
 OURS, THEIRS = "lethe", "mamba-ssm"
-LOST = 3
-"""Exit status of a process whose device takes no more work."""
-
 Row = dict[str, Any]
 
 
@@ -41,7 +39,11 @@ def run(out: Path, seconds: float, where: str | None, workers: int, dry: bool) -
     end = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
     elsewhere.note(out, "cpu" if dry else "cuda")
-    judge = None if dry else _python("lethe.evidence.ssd_controls", "run", "--out", str(out))
+    judge = (
+        None
+        if dry or ssd_controls.judged_before(out)
+        else _python("lethe.evidence.ssd_controls", "run", "--out", str(out))
+    )
     for name in (OURS, THEIRS) if where else (OURS,):
         _measured(out, name, where, workers, dry, end)
     if judge is not None:
@@ -136,7 +138,7 @@ def serve(
                 break
             found = measured_row(case, engine, device)
             _write(out, name, shard, case, found)
-            if "error" in found and not dry and _lost():
+            if "error" in found and not dry and lost():
                 return LOST
     return 0
 
@@ -180,17 +182,6 @@ def measured_row(case: Case, engine: Engine, device: str) -> Row:
 def _finite(e: Error) -> list[float | None]:
     """[rms, peak]; null for an infinite error, which JSON does not have."""
     return [v if math.isfinite(v) else None for v in e]
-
-
-def _lost() -> bool:
-    import torch
-
-    try:
-        torch.cuda.synchronize()
-        torch.zeros(1, device="cuda").add_(1).item()
-    except Exception:
-        return True
-    return False
 
 
 # --- the record -----------------------------------------------------------------------------------

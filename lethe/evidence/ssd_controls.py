@@ -68,6 +68,11 @@ def shortfalls(judged: list[Line]) -> list[str]:
     return controls.shortfalls(judged, tuple(NAMES))
 
 
+def judged_before(out: Path) -> bool:
+    """Whether `run` has left a line for both rows."""
+    return (out / FILE).is_file() and len((out / FILE).read_text().splitlines()) == len(NAMES)
+
+
 def run(out: Path, device: str) -> list[str]:
     """Judge both rows as the audit does; a line of ``ssd_controls.jsonl`` as soon as it is done."""
     from lethe.audit.pool import JudgeSettings, judged

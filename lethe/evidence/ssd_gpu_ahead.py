@@ -1,7 +1,8 @@
 """Compiling beforehand for `ssd_gpu`: every kernel of a run, by several processes, into Triton's cache.
 
-A kernel takes seconds to compile and a run has hundreds. `launches` lists them, `compile_shard` compiles a
-share of them and touches no device; `warm` lets the official operator compile and tune itself.
+A kernel takes seconds to compile and a run has hundreds; the official operator has hundreds more. `launches`
+lists ours, `compile_shard` compiles a share of them and touches no device; `warm` calls the official operator
+with a share of its configurations.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ from typing import Any
 
 from lethe import provenance
 
-COMPILERS = 14
-"""Processes that compile beside each other."""
+SETS = ("search", "speed", "checks")
+"""What is compiled for: the search for tiles; the speed table; values and promises."""
+
+COMPILERS = {"search": 6, "speed": 4, "checks": 10}
+"""Processes for each set, on a machine of 16 cores."""
+
+SHARES = 3
+"""Processes that share the official configurations of one chunk size."""
 
 Row = dict[str, Any]
+Children = list[subprocess.Popen[bytes]]
 
 
 def launches(which: str, target: int) -> Iterator[Any]:
-    """Every launch of the ``checks`` (values, promises) or the ``rest`` (search, speed), each once."""
+    """Every launch of one of `SETS`, each once; the last two with the tiles of the table in force."""
     from lethe.evidence.ssd_cases import FULL, described
     from lethe.kernels.ssd import tune as search
     from lethe.kernels.ssd.bench import OURS
@@ -37,15 +45,16 @@ def launches(which: str, target: int) -> Iterator[Any]:
             for case in (PLAIN, *map(described, FULL)):
                 for graph in graphs(case):
                     yield from layout(graph.nodes[0], "", target).launches
-            return
-        for case in search.cases():
-            for graph in graphs(case):
-                for _, tiles in search.variants(case, graph.nodes[0].op):
-                    yield from layout(graph.nodes[0], "", target, tiles).launches
-        for case in speed():
-            for change in OURS.values():
-                for graph in graphs(replace(case, **change)):  # type: ignore[arg-type]
-                    yield from layout(graph.nodes[0], "", target).launches
+        elif which == "search":
+            for case in search.cases():
+                for graph in graphs(case):
+                    for _, tiles in search.variants(case, graph.nodes[0].op):
+                        yield from layout(graph.nodes[0], "", target, tiles).launches
+        else:
+            for case in speed():
+                for change in OURS.values():
+                    for graph in graphs(replace(case, **change)):  # type: ignore[arg-type]
+                        yield from layout(graph.nodes[0], "", target).launches
 
     seen = set()
     for launch in laid_out():
@@ -70,56 +79,64 @@ def compile_shard(which: str, target: int, shard: int, shards: int) -> int:
     return failed
 
 
-def compiler(target: int, which: str, shard: int, shards: int) -> subprocess.Popen[bytes]:
+def compilers(which: str, target: int, shards: int | None = None) -> Children:
+    """Processes that compile one of `SETS` beside each other; each exits with the number of its failures."""
+    shards = shards or COMPILERS[which]
     command = [sys.executable, "-m", "lethe.evidence.ssd_gpu", "compile", which, "--target", str(target)]
-    command += ["--shard", f"{shard}/{shards}"]
-    return subprocess.Popen(command, cwd=provenance.ROOT, stdout=subprocess.DEVNULL)
+    return [_quiet([*command, "--shard", f"{i}/{shards}"]) for i in range(shards)]
 
 
-def joined(children: list[subprocess.Popen[bytes]], end: float) -> list[int | None]:
-    """Wait for children until `end`, then stop those that still run."""
-    for child in children:
-        try:
-            child.wait(max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-    return [child.poll() for child in children]
-
-
-def compile_all(target: int, which: str, seconds: float) -> Row:
-    """Compile by `COMPILERS` processes at once."""
-    children = [compiler(target, which, i, COMPILERS) for i in range(COMPILERS)]
-    return {"which": which, "failures": joined(children, time.monotonic() + seconds)}
-
-
-def warming(official: str | None) -> list[subprocess.Popen[bytes]]:
-    """Processes that let the official operator tune itself, so that its kernels are compiled when it is
-    timed. One for each chunk size."""
+def warmers(official: str | None) -> Children:
+    """Processes that compile the official operator, `SHARES` for each chunk size."""
     if not official:
         return []
     from lethe.kernels.ssd.baseline import CHUNKS
 
     command = [sys.executable, "-m", "lethe.evidence.ssd_gpu", "warm", "--official", official]
-    return [
-        subprocess.Popen([*command, "--chunk", str(c)], cwd=provenance.ROOT, stdout=subprocess.DEVNULL)
-        for c in CHUNKS
-    ]
+    pairs = [(chunk, share) for chunk in CHUNKS for share in range(SHARES)]
+    return [_quiet([*command, "--chunk", str(c), "--shard", f"{i}/{SHARES}"]) for c, i in pairs]
 
 
-def warm(official: str, chunk: int) -> int:
-    """One forward and backward pass of the official operator for each set of kernels that the speed table
-    needs: they are tuned by chunk, state size and gate, whatever the length and the groups."""
+def _quiet(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, cwd=provenance.ROOT, stdout=subprocess.DEVNULL)
+
+
+def joined(children: Children, end: float, stop: bool = True) -> list[int | None]:
+    """Wait for children until `end`, then stop those that still run, or leave them; their statuses."""
+    for child in children:
+        try:
+            child.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            if stop:
+                child.kill()
+                child.wait()
+    return [child.poll() for child in children]
+
+
+def warm(official: str, chunk: int, share: int, shares: int) -> int:
+    """One forward and backward pass of the official operator, with a share of its configurations, for each
+    set of kernels that the speed table needs: they differ by chunk, state size and gate, whatever the length
+    and the groups. Returns how many did not run."""
     import torch
 
     from lethe.kernels.mamba3 import official as sources
     from lethe.kernels.ssd import baseline
     from lethe.kernels.ssd.cases import operands, speed
 
+    failed = 0
     with tempfile.TemporaryDirectory() as folder:
         operator = baseline.load(sources.unpack(sources.locate(official), Path(folder)))
+        baseline.compile_only(share, shares)
         for case in [c for c in speed() if (c.length, c.groups) == (2048, 1)]:
-            o = {k: t.requires_grad_() for k, t in operands(case, "cuda").items()}
-            y = baseline.run(operator, case, o, chunk)()
-            torch.autograd.grad(y, list(o.values()), torch.ones_like(y))
-    torch.cuda.synchronize()
-    return 0
+            if chunk not in baseline.chunks(case):
+                continue
+            try:
+                o = operands(case, "cuda", drawn_on="cuda")
+                o = {k: t.requires_grad_() for k, t in o.items()}
+                y = baseline.run(operator, case, o, chunk)()
+                torch.autograd.grad(y, list(o.values()), torch.ones_like(y))
+                torch.cuda.synchronize()
+            except Exception as error:  # what does not compile here does not compile in the speed table
+                failed += 1
+                print(f"{case.id}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+    return failed

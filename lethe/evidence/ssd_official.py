@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from lethe.evidence.ssd_accuracy import Engine
 
-MODULES = ("ssd_combined", "ssd_bmm", "ssd_chunk_state", "ssd_chunk_scan", "ssd_state_passing")
-
 
 class Declined(ValueError):
     """The official function cannot be asked for this; the message is the reason."""
@@ -30,21 +28,17 @@ class Declined(ValueError):
 def engine(where: str | Path, folder: Path) -> Engine:
     """The official `mamba_chunk_scan_combined` of the sources at `where`, unpacked below `folder` if need be.
 
-    Raises OfficialMissing, or ImportError where einops is missing.
+    Raises OfficialMissing.
     """
-    import importlib
-
     import torch
 
-    official.install(official.unpack(official.locate(where), folder))
-    modules = [importlib.import_module(f"mamba_ssm.ops.triton.{name}") for name in MODULES]
-    for module in modules:
-        for value in vars(module).values():
-            if hasattr(value, "configs") and hasattr(value, "fn"):
-                value.configs = value.configs[:1]
+    from lethe.kernels.ssd import baseline
+
+    scan = baseline.load(official.unpack(official.locate(where), folder))
+    for tuner in baseline.tuners():
+        tuner.configs = tuner.configs[:1]
     if not torch.cuda.is_available():
         _interpreted(torch.cuda)
-    scan = modules[0].mamba_chunk_scan_combined
 
     def ssd(
         x: Tensor,

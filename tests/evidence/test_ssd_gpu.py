@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from lethe.evidence import elsewhere, ssd_api, ssd_gpu, ssd_gpu_checks, ssd_here
 from lethe.evidence import ssd_gpu_ahead as ahead
 from lethe.evidence.ssd_emulated import products, read_early
 from lethe.kernels.ssd import bench, tune
+from lethe.kernels.ssd.device import LOST
+from lethe.kernels.ssd.engine import specialisation
 from lethe.kernels.ssd.tiles import Tiles
 
 
@@ -31,17 +34,21 @@ def test_what_needs_cuda_says_so_and_what_fails_is_a_row(tmp_path, monkeypatch):
         ({"kind": "replay", "case": "plain"}, lambda: {"ok": True}),
     ]
     monkeypatch.setattr(ssd_gpu_checks, "tasks", lambda device: iter(rows))
-    assert not ssd_gpu.checks(tmp_path / "c.jsonl", 60.0, device="cpu")
+    assert ssd_gpu.checks(tmp_path / "c.jsonl", 60.0, device="cpu") == 1
+    assert ssd_gpu.checks(tmp_path / "c.jsonl", 60.0, device="cpu") == 1
     found = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
     assert found[0]["skipped"] == "needs a CUDA device"
     assert found[1]["error"] == "RuntimeError: no such kernel" and found[1]["ok"] is False
-    assert found[2]["ok"] is True
+    assert found[2]["ok"] is True and len(found) == 3, "a second call repeats nothing"
 
 
 def test_the_run_s_kernels_are_each_listed_once():
-    checks = list(ahead.launches("checks", 90))
-    assert {x.kernel for x in checks} == {"scan", "output", "gradient", "finish"}
-    assert len({json.dumps([x.kernel, dict(x.constants), x.warps], default=str) for x in checks}) > 40
+    listed = {which: list(ahead.launches(which, 90)) for which in ahead.SETS}
+    for launches in listed.values():
+        assert {x.kernel for x in launches} == {"scan", "output", "gradient", "finish"}
+        assert len({specialisation(x) for x in launches}) == len(launches)
+    # Heads a program do not make a kernel: two gates, three pairs of states and chunk, three cuts each.
+    assert sum(x.kernel == "gradient" for x in listed["search"]) == 3 * 2 * 2
 
 
 def test_the_search_takes_the_fastest_cut_of_each_kernel_and_the_faster_tile():
@@ -82,7 +89,7 @@ def test_a_ratio_takes_the_official_operator_at_its_best_chunk():
     }
     assert bench.best(found) == "official, chunk 64"
     assert bench.ratios(found) == {"forward": 2.0, "backward": 2.0, "both": 2.25}
-    assert bench.ratios({"ours": times(10, 40)}) == {}
+    assert bench.ratios({"ours": times(10, 40)}) == {} == bench.ratios({"official, chunk 64": times(1, 2)})
 
 
 def test_the_record_keeps_the_rows_and_the_table(tmp_path):
@@ -117,7 +124,7 @@ def test_parts_share_the_time_and_one_that_fails_does_not_stop_the_others(monkey
     seen = []
 
     def part(name, out, official, seconds):
-        seen.append((name, seconds))
+        seen.append((name, seconds, os.environ[ssd_gpu.tiles.VARIABLE]))
         if name == "tune":
             (out / "tiles.json").write_text("{}")
             raise OSError("no space")
@@ -126,17 +133,67 @@ def test_parts_share_the_time_and_one_that_fails_does_not_stop_the_others(monkey
     monkeypatch.setattr(ssd_gpu, "_target", lambda: 90)
     monkeypatch.setattr(ssd_gpu, "_part", part)
     monkeypatch.setattr(ssd_gpu.elsewhere, "note", lambda out: None)
-    monkeypatch.setattr(ahead, "compile_all", lambda *a: {"failures": []})
-    monkeypatch.setattr(ahead, "compiler", lambda *a: None)
-    monkeypatch.setattr(ahead, "joined", lambda children, end: [])
-    monkeypatch.setattr(ahead, "COMPILERS", 4)
+    monkeypatch.setattr(ahead, "compilers", lambda which, target: [])
     monkeypatch.setenv(ssd_gpu.tiles.VARIABLE, "")
     ssd_gpu.run(tmp_path, None, 500.0, [])
-    assert os.environ[ssd_gpu.tiles.VARIABLE] == str(tmp_path / "tiles.json")
-    assert [name for name, _ in seen] == list(ssd_gpu.PARTS)
-    assert all(0 < seconds <= 500 for _, seconds in seen)
+    assert [name for name, *_ in seen] == list(ssd_gpu.PARTS)
+    assert all(0 < seconds <= 500 for _, seconds, _ in seen)
+    assert [table for *_, table in seen] == ["", ""] + [str(tmp_path / "tiles.json")] * (len(seen) - 2)
     assert json.loads((tmp_path / "tune.json").read_text())["error"] == "OSError: no space"
     assert json.loads((tmp_path / "tests.json").read_text())["status"] == 0
+    seen.clear()
+    ssd_gpu.run(tmp_path, None, 500.0, [])
+    assert [name for name, *_ in seen] == [name for name in ssd_gpu.PARTS if name not in ssd_gpu.ONCE]
+
+
+def test_a_part_that_lost_the_device_goes_on_in_a_new_process(monkeypatch, tmp_path):
+    """Until its time is spent; what it started dies with it, and what it printed is kept."""
+    statuses, commands = [LOST, LOST, 0], []
+    run = ssd_gpu._finished
+
+    def finished(command, seconds, log):
+        commands.append(command)
+        return run(["sh", "-c", f"echo again; exit {statuses.pop(0)}"], seconds, log)
+
+    monkeypatch.setattr(ssd_gpu, "_finished", finished)
+    found = ssd_gpu._part("checks", tmp_path, None, 60.0)
+    assert found == {"status": 0, "output": "again\n" * 3} and len(commands) == 3
+    monkeypatch.undo()
+    late = ssd_gpu._finished(["sh", "-c", "sleep 60 & echo $! ; wait"], 0.5, tmp_path / "late.log")
+    assert late["status"] is None
+    state = Path(f"/proc/{int(late['output'])}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_a_search_goes_on_where_it_stopped(monkeypatch):
+    """Variants that are known, with a time or an error, are not tried again."""
+    from lethe.kernels.ssd import bound
+
+    monkeypatch.setattr(bound, "bind", lambda *a, **k: "bound")
+    monkeypatch.setattr(tune, "timed", lambda *a: {"median_us": 1.0})
+    whole = list(tune.search(90, 60.0, []))
+    assert len(whole) == len({json.dumps(tune.variant(row)) for row in whole}) > 200
+    assert list(tune.search(90, 60.0, whole[:-2])) == whole[-2:]
+    assert list(tune.search(90, -1.0, [])) == []
+
+    def lost(*_):
+        raise RuntimeError("illegal address")
+
+    monkeypatch.setattr(tune, "timed", lost)
+    monkeypatch.setattr(tune, "lost", lambda: True)
+    (row,) = tune.search(90, 60.0, whole[:5])
+    assert row["error"] == "RuntimeError: illegal address" and tune.variant(row) == tune.variant(whole[5])
+
+
+def test_shapes_have_a_line_of_ours_before_the_official_one(monkeypatch):
+    """The first shapes; a call later leaves out what is whole, and the record keeps the last line of each."""
+    cases = list(bench.speed())[:3]
+    monkeypatch.setattr(bench, "row", lambda case, operator, *_: {"id": case.id, "against": operator})
+    rows = list(bench.rows("theirs", 1, 60.0, ("cpu", None), cases))
+    assert [row["against"] for row in rows] == [None, "theirs", None, "theirs", "theirs"]
+    assert bench.left(cases, rows[:3]) == cases[1:] and bench.left(cases, rows) == []
+    assert [row["against"] for row in bench.latest(rows)] == ["theirs"] * 3
+    assert list(bench.rows("theirs", 1, -1.0, ("cpu", None), cases)) == []
 
 
 PTX = """

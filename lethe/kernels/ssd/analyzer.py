@@ -22,12 +22,15 @@ from lethe.kernels.ssd.graph import (
     output_shapes,
     sequence_count,
 )
+from lethe.kernels.ssd.tiles import WIDTH
 
 CHUNKS = (32, 64, 128, 256)
-WIDTHS = (64,)
+WIDTHS = (WIDTH,)
 STATES = (64, 128)
 IO = ("bfloat16", "float16")
 LEAST_TARGET = 80
+MOST_HEADS = 4095
+"""Heads that fit on the second axis of a grid (65535), with 16 pieces of a state each."""
 
 Objections = Iterator[str]
 
@@ -175,9 +178,11 @@ def _rows(t: TensorSpec) -> Objections:
 def _reach(node: Node) -> Objections:
     for name in ("x", "dt", "B", "C", "z", "dy"):
         t = node.inputs.get(name)
-        if t is not None and (t.strides[1] * 256 >= 2**31 or max(t.dims) >= 2**31):
+        if t is not None and max(t.strides[1] * 256, t.strides[2] * t.dims[2], *t.dims) >= 2**31:
             yield f"{name} has strides {t.strides}; the kernels address a tile by 32-bit offsets"
     x = node.inputs["x"].dims
+    if x[2] > MOST_HEADS:
+        yield f"{x[2]} heads are more than the {MOST_HEADS} that a launch can number"
     if x[0] * x[1] >= 2**31 // 256:
         yield f"{x[0] * x[1]} tokens are more than the {2**31 // 256 - 1} that a launch can number"
 
@@ -206,7 +211,7 @@ RULES = (
     Rule("SSD-07 parameters", "A, D, dt_bias and states are float32, cu_seqlens int32", _parameters),
     Rule("SSD-08 checkpoints", "checkpoints are float32 or bfloat16, as the attribute says", _checkpoints),
     Rule("SSD-09 layout", "last axis adjacent, rows on 16 bytes; parameters and states dense", _layout),
-    Rule("SSD-10 reach", "a tile is addressed by 32-bit offsets", _reach),
+    Rule("SSD-10 reach", "a tile is addressed by 32-bit offsets, a grid holds all heads", _reach),
     Rule("SSD-11 packed", "cu_seqlens goes with a batch of one", _packed),
     Rule("SSD-12 limits", "dt_limit is an interval", _limits),
 )  # fmt: skip
@@ -225,6 +230,8 @@ def analyze(graph: Graph, target: int | None = None) -> Finding:
     for rule in RULES:
         for reason in rule.objections(node):
             return Finding(False, rule.id, reason)
+    if target is not None and type(target) is not int:
+        return Finding(False, TARGET, f"the target is {target!r}; name it by a number, as 90 for sm_90")
     if target is not None and target < LEAST_TARGET:
         return Finding(False, TARGET, f"sm_{target} has no bfloat16 matrix product; sm_80 is the first")
     return Finding(True)

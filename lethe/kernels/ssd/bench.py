@@ -6,6 +6,8 @@
 A graph holds one forward pass, or one forward and backward pass through autograd, with everything that
 either needs (steps, decays, recomputed states). The backward's time is the difference of the medians. A JSON
 line for each shape: samples, medians, spreads, launches one by one, and the host's time to submit a call.
+The first shapes have a line with ours alone before, so that an official operator that takes too long to
+compile costs no measurement of ours. A second call leaves out the shapes that FILE has.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from lethe.kernels.mamba3 import official
 from lethe.kernels.ssd import baseline
 from lethe.kernels.ssd.bound import bind
 from lethe.kernels.ssd.cases import Case, operands, speed
+from lethe.kernels.ssd.device import LOST, lost
 from lethe.kernels.ssd.operator import ssd
 from lethe.kernels.ssd.traffic import traffic
 
@@ -39,6 +42,9 @@ OURS = {
     "ours, chunk 128": {"chunk": 128},
 }
 """Ways of the engine: chunk 64 with bfloat16 checkpoints first, which is what the ratio is taken of."""
+
+FIRST = 2
+"""Shapes that are timed in every detail: those of the target."""
 
 SUBMISSIONS = 50
 FOREIGN = "official"
@@ -97,7 +103,7 @@ def submission(step: Callable[[], Any], device: str) -> float:
 
 def host(case: Case, run: Callable[[], Tensor], leaves: list[Tensor], dy: Tensor, place: Place) -> Row:
     """Submission times: a prepared plan alone, the public operator forward, and with autograd."""
-    forward, backward = (bind(case, op, *place) for op in ("SSD", "SSD_BWD"))
+    forward, backward = (bind(case, op, *place, drawn_on=place[0]) for op in ("SSD", "SSD_BWD"))
     for bound in (forward, backward):
         bound.execute()
     return {
@@ -112,7 +118,7 @@ def launches(case: Case, place: Place, repeats: int) -> list[Row]:
     """Every launch of both plans timed alone, beside the traffic that it must cause."""
     found = []
     for op in ("SSD", "SSD_BWD"):
-        bound = bind(case, op, *place)
+        bound = bind(case, op, *place, drawn_on=place[0])
         bound.execute()
         for index, one in enumerate(bound.plan.prepared):
             name = one.launch.kernel
@@ -170,14 +176,17 @@ def alone(step: Callable[[], Any], repeats: int, device: str) -> list[float]:
 
 
 def sampled(
-    steps: dict[str, Callable[[], Any]], repeats: int, problems: list[str], device: str
+    steps: dict[str, Callable[[], Any]], repeats: int, problems: list[str], device: str, end: float
 ) -> dict[str, list[float]]:
     """Samples in microseconds of every step that can be captured; they alternate. Ours are captured first,
-    because a capture that fails may leave the process unfit for another."""
+    because a capture that fails may leave the process unfit for another; no other is begun after `end`."""
     if device != "cuda":
         return {name: clocked(step, repeats) for name, step in steps.items()}
     graphs = {}
     for name, step in steps.items():
+        if name.startswith(FOREIGN) and time.monotonic() > end:
+            problems.append(f"{name}: the time was spent")
+            continue
         try:
             graphs[name] = captured(step)
         except Exception as error:  # another project's operator; the row says which and why
@@ -193,17 +202,17 @@ def sampled(
     return samples
 
 
-def row(case: Case, operator: Any, repeats: int, place: Place, detailed: bool) -> Row:
+def row(case: Case, operator: Any, repeats: int, place: Place, detailed: bool, end: float) -> Row:
     """Time one shape."""
     problems: list[str] = []
-    o = {k: t.requires_grad_() for k, t in operands(case, place[0]).items()}
+    o = {k: t.requires_grad_() for k, t in operands(case, place[0], drawn_on=place[0]).items()}
     leaves = list(o.values())
     dy = torch.randn_like(o["x"])
     runs: Runs = {name: ours(replace(case, **change), o) for name, change in OURS.items()}  # type: ignore[arg-type]
     if operator is not None:
-        runs |= {f"{FOREIGN}, chunk {c}": baseline.run(operator, case, o, c) for c in baseline.CHUNKS}
-    forward = sampled({k: quiet(run) for k, run in runs.items()}, repeats, problems, place[0])
-    whole = sampled({k: both(run, leaves, dy) for k, run in runs.items()}, repeats, problems, place[0])
+        runs |= {f"{FOREIGN}, chunk {c}": baseline.run(operator, case, o, c) for c in baseline.chunks(case)}
+    forward = sampled({k: quiet(run) for k, run in runs.items()}, repeats, problems, place[0], end)
+    whole = sampled({k: both(run, leaves, dy) for k, run in runs.items()}, repeats, problems, place[0], end)
     times = {}
     for name in [name for name in runs if name in forward and name in whole]:
         f, w = timing.summary(forward[name]), timing.summary(whole[name])
@@ -238,8 +247,8 @@ def best(times: dict[str, Any]) -> str | None:
 
 
 def ratios(times: dict[str, Any]) -> dict[str, float]:
-    """Time of the official operator at its best chunk (of each direction) over ours; empty without it."""
-    if best(times) is None:
+    """Time of the official operator at its best chunk (of each direction) over ours; empty without either."""
+    if best(times) is None or "ours" not in times:
         return {}
     mine = times["ours"]
 
@@ -255,18 +264,35 @@ def ratios(times: dict[str, Any]) -> dict[str, float]:
 
 
 def rows(operator: Any, repeats: int, seconds: float, place: Place, cases: list[Case]) -> Iterator[Row]:
-    """A row for each shape until the time is spent; one that fails is a row with its error."""
+    """A row for each shape until the time is spent or the device lost; one that fails is a row with its
+    error."""
     end = time.monotonic() + seconds
-    for index, case in enumerate(cases):
-        if time.monotonic() > end:
-            yield {"id": case.id, "skipped": "the time was spent"}
-            continue
-        try:
-            yield row(case, operator, repeats, place, detailed=index < 2)
-        except Exception as error:  # the other shapes go on
-            yield {"id": case.id, "error": f"{type(error).__name__}: {str(error)[:300]}"}
-        if place[0] == "cuda":
-            torch.cuda.empty_cache()
+    for case in cases:
+        first = case.id in [c.id for c in speed()][:FIRST]
+        for against in (None, operator) if first and operator is not None else (operator,):
+            if time.monotonic() > end:
+                return
+            try:
+                detailed = first and against is operator
+                whole = {} if against is operator else {"partial": True}
+                yield {**row(case, against, repeats, place, detailed, end), **whole}
+            except Exception as error:  # the other shapes go on
+                yield {"id": case.id, "error": f"{type(error).__name__}: {str(error)[:300]}"}
+                if place[0] == "cuda" and lost():
+                    return
+            if place[0] == "cuda":
+                torch.cuda.empty_cache()
+
+
+def latest(found: list[Row]) -> list[Row]:
+    """The last row of each shape, in the order in which the shapes were begun."""
+    return list({row["id"]: row for row in found}.values())
+
+
+def left(cases: list[Case], found: list[Row]) -> list[Case]:
+    """The shapes that are not yet timed to the end."""
+    done = {row["id"] for row in latest(found) if not row.get("partial")}
+    return [case for case in cases if case.id not in done]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -284,15 +310,19 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         operator = None
         if given.official:
-            root = official.unpack(official.locate(given.official), Path(folder))
-            operator = baseline.load(root)
+            try:
+                operator = baseline.load(official.unpack(official.locate(given.official), Path(folder)))
+            except official.OfficialMissing as missing:
+                print(f"bench: {missing}; ours is timed alone", file=sys.stderr, flush=True)
+        known = given.out.read_text().splitlines() if given.out.is_file() else []
+        todo = left(list(speed())[: given.first], [json.loads(line) for line in known])
         with given.out.open("a", encoding="utf-8") as file:
             place = ("cuda", 10 * major + minor)
-            for found in rows(operator, given.repeats, given.seconds, place, list(speed())[: given.first]):
+            for found in rows(operator, given.repeats, given.seconds, place, todo):
                 file.write(json.dumps(found) + "\n")
                 file.flush()
                 print(found["id"], found.get("ratios", found), flush=True)
-    return 0
+    return LOST if lost() else 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,26 +54,32 @@ def node_of(case: Case, op: str) -> Node:
     return graphs(case)[op == "SSD_BWD"].nodes[0]
 
 
-def bind(
-    case: Case, op: str, device: str, target: int | None, tiles: Tiles | None = None, seed: int = 0
-) -> Bound:
+def bind(case: Case, op: str, device: str, target: int | None, seed: int = 0, drawn_on: str = "cpu") -> Bound:
     """A plan for `case` with operands drawn by `seed`. A backward plan gets a random dy and dfinal_states,
     and checkpoints by a forward plan."""
     node = node_of(case, op)
-    plan = builder.plan_for(node, target, tiles)
-    tensors = operands(case, device, seed)
+    tensors = operands(case, device, seed, drawn_on)
     for name, spec in (*node.inputs.items(), *node.outputs.items()):
         if name not in tensors:
             tensors[name] = torch.zeros(spec.dims, dtype=getattr(torch, spec.dtype), device=device)
     if op == "SSD_BWD":
-        source = torch.Generator().manual_seed(seed + 1)
+        source = torch.Generator(drawn_on).manual_seed(seed + 1)
         for name in ("dy", "dfinal_states"):
             if name in tensors:
                 t = tensors[name]
-                t.copy_(torch.randn(t.shape, generator=source))
+                t.copy_(torch.randn(t.shape, generator=source, device=drawn_on))
         if "checkpoints" in tensors:
-            first = bind(case, "SSD", device, target, seed=seed)
+            first = bind(case, "SSD", device, target, seed, drawn_on)
             first.execute()
             tensors["checkpoints"] = first.tensors["checkpoints"]
-    workspace = torch.zeros(max(1, plan.workspace_bytes), dtype=torch.uint8, device=device)
-    return Bound(plan, tensors, workspace)
+    return _with_workspace(builder.plan_for(node, target), tensors, device)
+
+
+def cut_anew(bound: Bound, target: int | None, tiles: Tiles) -> Bound:
+    """The same node on the same tensors by a plan of other tiles, with a workspace of its own."""
+    plan = builder.plan_for(bound.plan.node, target, tiles)
+    return _with_workspace(plan, bound.tensors, bound.workspace.device)
+
+
+def _with_workspace(plan: builder.Plan, tensors: dict[str, Tensor], device: Any) -> Bound:
+    return Bound(plan, tensors, torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=device))

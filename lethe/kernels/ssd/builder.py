@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from lethe.kernels.ssd import engine
-from lethe.kernels.ssd.analyzer import Declined, Finding, analyze
-from lethe.kernels.ssd.graph import Graph, Node
+from lethe.kernels.ssd.analyzer import TARGET, Declined, Finding, analyze
+from lethe.kernels.ssd.graph import ITEM_BYTES, Graph, Node
 from lethe.kernels.ssd.plan import Layout, layout
 from lethe.kernels.ssd.tiles import Tiles, table
 
@@ -72,10 +72,9 @@ class Plan:
             missing, extra = sorted(wanted - pointers.keys()), sorted(pointers.keys() - wanted)
             raise ValueError(f"the plan needs exactly its tensors: missing {missing}, unknown {extra}")
         for name, address in pointers.items():
-            if not address or (address % POINTER_BYTES and name not in ("dt", "ddt")):
-                raise ValueError(f"{name} is at {address:#x}; it must be at a multiple of {POINTER_BYTES}")
-        if self.workspace_bytes and (not workspace or workspace % POINTER_BYTES):
-            raise ValueError(f"workspace is at {workspace:#x}; it must be at a multiple of {POINTER_BYTES}")
+            unit = ITEM_BYTES[self.node.inputs["dt"].dtype] if name in ("dt", "ddt") else POINTER_BYTES
+            _check_address(name, address, unit)
+        _check_address("workspace", workspace, POINTER_BYTES)
 
     def explain(self) -> str:
         """Engine, tiles and launches, for people."""
@@ -83,6 +82,13 @@ class Plan:
                  f"workspace {self.workspace_bytes:,} bytes"]  # fmt: skip
         lines += [f"  {it.kernel} {it.grid}, {it.warps} warps" for it in self.layout.launches]
         return "\n".join(lines)
+
+
+def _check_address(name: str, address: int, unit: int) -> None:
+    if not isinstance(address, int):
+        raise ValueError(f"{name} is given as {type(address).__name__}; an address is an int")
+    if address <= 0 or address % unit:
+        raise ValueError(f"{name} is at {address:#x}; it must be at a multiple of {unit}")
 
 
 _plans: dict[Any, Plan] = {}
@@ -117,8 +123,13 @@ def _prepare(node: Node, target: int | None, plan: Layout) -> Plan:
         return Plan(node, plan, tuple(engine.prepare_cuda(one, target) for one in plan.launches))
     if not engine.interpreted():
         raise Declined(
-            Finding(False, "SSD-13 target", "without a CUDA target the kernels run in Triton's interpreter:"
+            Finding(False, TARGET, "without a CUDA target the kernels run in Triton's interpreter:"
                     " set TRITON_INTERPRET=1 before the first import")
+        )  # fmt: skip
+    if node.inputs["x"].dtype == "bfloat16" and not engine.multiplies_bfloat16():
+        raise Declined(
+            Finding(False, TARGET, "Triton's interpreter multiplies the bits of bfloat16 as integers;"
+                    " use float16 on a CPU")
         )  # fmt: skip
     extents = {name: t.extent_bytes for name, t in (node.inputs | node.outputs).items()}  # type: ignore[operator]
     extents |= {name: nbytes for name, (_, nbytes) in plan.regions.items()}
@@ -130,10 +141,9 @@ def _laid_out(node: Node, target: int | None, tiles: Tiles | None) -> Layout:
     if tiles is not None:
         return layout(node, name, target or 0, tiles)
     file = folder() / f"{digest(node, target)}.json"
-    try:
-        return Layout.from_json(file.read_text())
-    except (OSError, ValueError, KeyError, TypeError):
-        made = layout(node, name, target or 0)
+    if (kept := _kept(file)) is not None:
+        return Layout.from_json(kept)
+    made = layout(node, name, target or 0)
     _keep(file, made.to_json())
     return made
 
@@ -155,13 +165,23 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(f.read_bytes() for f in sorted(here.glob("*.py")))).hexdigest()
 
 
+def _kept(file: Path) -> str | None:
+    """What `_keep` wrote; None for a file that is not there, or of which a byte has changed since."""
+    try:
+        checksum, _, text = file.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return text.decode() if hashlib.sha256(text).hexdigest().encode() == checksum else None
+
+
 def _keep(file: Path, text: str) -> None:
-    """Write atomically; a folder that cannot be written to only costs the next process its laying out."""
+    """Write atomically, under a checksum; a folder that cannot be written to only costs the next process its
+    laying out."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=file.parent)
         with os.fdopen(handle, "w") as out:
-            out.write(text)
+            out.write(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
         os.replace(name, file)
     except OSError:
         return

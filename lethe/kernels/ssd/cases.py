@@ -85,17 +85,18 @@ def graphs(case: Case) -> tuple[Graph, Graph]:
     return forward, backward
 
 
-def operands(case: Case, device: str, seed: int = 0) -> dict[str, Any]:
-    """Random operands on a device, drawn on the CPU, so that every device sees the same ones."""
+def operands(case: Case, device: str, seed: int = 0, drawn_on: str = "cpu") -> dict[str, Any]:
+    """Random operands on a device; drawn on the CPU every device sees the same ones, drawn on the device
+    itself they cost no time."""
     import torch
 
-    source = torch.Generator().manual_seed(seed)
+    source = torch.Generator(drawn_on).manual_seed(seed)
     drawn: dict[str, Any] = {}
     for name, (dims, dtype) in case.shapes().items():
         if name == "cu_seqlens":
             drawn[name] = torch.tensor(case.cuts, dtype=torch.int32).to(device)
             continue
-        t = torch.randn(dims, generator=source)
+        t = torch.randn(dims, generator=source, device=drawn_on)
         if name == "A":
             t = -t.abs()
         elif name == "dt":

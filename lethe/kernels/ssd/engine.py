@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,10 @@ from lethe.kernels.ssd.plan import Launch, Value
 MODULES = {"scan": "scan", "output": "output", "gradient": "gradient", "finish": "reduce"}
 
 POINTERS = {"float32": "*fp32", "bfloat16": "*bf16", "float16": "*fp16", "int32": "*i32"}
+
+HINTED = re.compile("_s[blhg]$|^size$")
+"""Numbers on whose divisibility the width of a load depends: strides, and the distance of two partial sums.
+A hint on any other would only make more kernels to compile."""
 
 ABSENT = 0
 """What an absent option's pointer is: compiled away as a constant, never read."""
@@ -50,6 +55,19 @@ def interpreted() -> bool:
     return not isinstance(function_of("scan"), JITFunction)
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether this process's interpreter multiplies bfloat16 as numbers. Triton's own takes their bits for
+    integers; the verifier's repairs put that right."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter as host
+
+    ones = host.TensorHandle(np.full((16, 16), 0x3F80, np.uint16), tl.bfloat16)
+    nothing = host.TensorHandle(np.zeros((16, 16), np.float32), tl.float32)
+    found = host.interpreter_builder.create_dot(ones, ones, nothing, host._ir.INPUT_PRECISION.IEEE, 0)
+    return bool((found.data == 16).all())
+
+
 def signature(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[list[Any]]]]:
     """Types, constants and alignments of a launch's arguments, as Triton's compiler takes them."""
     types: dict[str, str] = {}
@@ -64,7 +82,7 @@ def signature(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tupl
             types[name], constants[name] = "constexpr", None
         elif value.kind == "number":
             types[name] = value.dtype
-            if value.dtype != "fp32" and value.number % 16 == 0 and value.number:
+            if HINTED.search(name) and value.number and value.number % 16 == 0:
                 aligned[(index,)] = [["tt.divisibility", 16]]
         else:
             types[name] = POINTERS[value.dtype]

@@ -31,21 +31,21 @@ def gradient(
     x_ptr, dt_ptr, A_ptr, bias_ptr, B_ptr, C_ptr, D_ptr, z_ptr, dy_ptr, cu_ptr,
     states_ptr, adjoints_ptr, step_ptr, decay_ptr,
     dx_ptr, dz_ptr, ddt_ptr, dB_ptr, dC_ptr, dA_ptr, dbias_ptr, dD_ptr,
-    sequences, length, tiles, heads, per_group, tokens_all, low, high,
+    sequences, length, tiles, heads, per_group, block_heads, tokens_all, low, high,
     x_sb, x_sl, x_sh, dt_sb, dt_sl, B_sb, B_sl, B_sg, C_sb, C_sl, C_sg, z_sb, z_sl, z_sh, dy_sb, dy_sl, dy_sh,
     D_sh,
-    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr,
-    VARLEN: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_D: tl.constexpr,
-    D_WIDE: tl.constexpr, HAS_Z: tl.constexpr, STAGES: tl.constexpr,
+    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, VARLEN: tl.constexpr,
+    SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_D: tl.constexpr, D_WIDE: tl.constexpr,
+    HAS_Z: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid: slots, groups * blocks of `HEADS` heads. dx, dz, ddt are dense; dB, dC are
+    """Grid: slots, groups * blocks of `block_heads` heads. dx, dz, ddt are dense; dB, dC are
     [blocks, tokens_all, groups, N] float32; dA, dbias [slots, heads]; dD [slots, heads(, P)]."""
     slot = tl.program_id(0)
-    blocks = tl.cdiv(per_group, HEADS)
+    blocks = tl.cdiv(per_group, block_heads)
     group = tl.program_id(1) // blocks
     block = tl.program_id(1) % blocks
-    within = block * HEADS
-    count = tl.minimum(HEADS, per_group - within)
+    within = block * block_heads
+    count = tl.minimum(block_heads, per_group - within)
     sequence = sequence_of(slot, cu_ptr, sequences, tiles, T, VARLEN)
     batch, start, tokens, base = sequence_at(sequence, cu_ptr, length, tiles, T, VARLEN)
     token = (slot - base) * T

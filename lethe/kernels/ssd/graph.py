@@ -12,7 +12,8 @@ the dtype that the operator defines. What the engine then makes of a graph is th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,12 +64,23 @@ class Attributes:
 
     chunk_size: tokens between two checkpoints. dt_limit: the clamp of the step, applied always (so that the
     default removes negative steps). checkpoint_dtype: of the states that the backward pass may reuse.
+    ValueError where a chunk size is no int, or a limit no pair of numbers.
     """
 
     chunk_size: int = 64
     dt_softplus: bool = False
     dt_limit: tuple[float, float] = (0.0, math.inf)
     checkpoint_dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if type(self.chunk_size) is not int:
+            raise ValueError(f"chunk_size is {self.chunk_size!r}; it must be an int")
+        try:
+            low, high = map(float, self.dt_limit)
+        except (TypeError, ValueError):
+            raise ValueError(f"dt_limit is {self.dt_limit!r}; it must be two numbers") from None
+        object.__setattr__(self, "dt_limit", (low, high))
+        object.__setattr__(self, "dt_softplus", bool(self.dt_softplus))
 
 
 @dataclass(frozen=True)
@@ -101,14 +113,18 @@ class Graph:
         self, name: str, dims: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None = None
     ) -> TensorSpec:
         """Declare a tensor; dense without `strides`. ValueError for a name taken, a dtype unknown to the
-        graph, or strides of another rank."""
+        graph, dims or strides that are no integers, a negative dim, or strides of another rank."""
         if name in self.tensors:
             raise ValueError(f"the graph already has a tensor {name!r}")
         if dtype not in ITEM_BYTES:
             raise ValueError(f"{name} has dtype {dtype!r}; the graph knows {', '.join(ITEM_BYTES)}")
-        if strides is not None and len(strides) != len(dims):
+        dims = _integers(name, "dims", dims)
+        strides = row_major(dims) if strides is None else _integers(name, "strides", strides)
+        if min(dims, default=0) < 0:
+            raise ValueError(f"{name} has dims {dims}; none may be negative")
+        if len(strides) != len(dims):
             raise ValueError(f"{name} has {len(dims)} dims and {len(strides)} strides")
-        spec = TensorSpec(name, tuple(dims), tuple(strides) if strides else row_major(tuple(dims)), dtype)
+        spec = TensorSpec(name, dims, strides, dtype)
         self.tensors[name] = spec
         return spec
 
@@ -143,6 +159,13 @@ class Graph:
         node = Node(op, dict(inputs), declared, attributes)
         self.nodes.append(node)
         return node
+
+
+def _integers(name: str, what: str, given: Iterable[Any]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(number) for number in given)
+    except TypeError:
+        raise ValueError(f"{name} has {what} {given!r}; they must be integers") from None
 
 
 def slots(length: int, sequences: int, step: int, varlen: bool) -> int:

@@ -44,7 +44,7 @@ class Mamba2Mixer(nn.Module):
     D_has_hdim: D per channel; rmsnorm: gate and normalise after the recurrence, else `ssd` gates;
     chunk_size, checkpoint_dtype, reuse_checkpoints: see `ssd`.
 
-    Raises ValueError when the widths do not divide.
+    Raises ValueError when the widths do not divide, and for a size or a range that is not positive.
     """
 
     def __init__(
@@ -74,10 +74,14 @@ class Mamba2Mixer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if min(d_model, d_state, d_conv, expand, headdim, ngroups) < 1:
+            raise ValueError("d_model, d_state, d_conv, expand, headdim and ngroups must be at least 1")
+        if not 0 < A_init_range[0] <= A_init_range[1]:
+            raise ValueError(f"A_init_range is {A_init_range}; it must be an interval above 0")
         self.d_model, self.d_state, self.headdim, self.ngroups = d_model, d_state, headdim, ngroups
         self.d_inner = expand * d_model
         self.d_ssm = self.d_inner if d_ssm is None else d_ssm
-        if self.d_ssm % headdim or self.d_ssm > self.d_inner:
+        if self.d_ssm % headdim or not headdim <= self.d_ssm <= self.d_inner:
             raise ValueError(f"d_ssm is {self.d_ssm}; it must be a multiple of headdim={headdim}"
                              f" and at most {self.d_inner}")  # fmt: skip
         self.nheads = self.d_ssm // headdim
@@ -157,13 +161,13 @@ class Mamba2Mixer(nn.Module):
         token = torch.arange(length, device=stream.device, dtype=cu_seqlens.dtype)
         sequence = torch.searchsorted(cu_seqlens, token, right=True) - 1
         place = token - cu_seqlens[sequence]
-        weight = self.conv1d.weight.squeeze(1)
+        weight, wide = self.conv1d.weight.squeeze(1).float(), stream.float()
         taps = weight.shape[1]
-        summed = torch.zeros_like(stream)
+        summed = torch.zeros_like(wide) if self.conv1d.bias is None else self.conv1d.bias.float()
         for back in range(min(taps, length)):
-            shifted = F.pad(stream, (0, 0, back, 0))[:, :length]
+            shifted = F.pad(wide, (0, 0, back, 0))[:, :length]
             summed = summed + torch.where(place[:, None] >= back, shifted, 0) * weight[:, taps - 1 - back]
-        return summed if self.conv1d.bias is None else summed + self.conv1d.bias
+        return summed.to(stream.dtype)
 
 
 def _step_bias(size: int, low: float, high: float, floor: float, device: torch.device | None) -> Tensor:

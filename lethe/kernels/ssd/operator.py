@@ -6,6 +6,7 @@ with new metadata; inside a CUDA-graph capture that would be too late, and is re
 """
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -50,7 +51,10 @@ def plan_of(
     op: str, tensors: dict[str, Tensor], outputs: tuple[bool, bool], options: Options
 ) -> builder.Plan:
     """The plan for these tensors, built when it is new. `outputs`: final states, checkpoints."""
-    target = target_of(tensors["x"])
+    target, device = target_of(tensors["x"]), tensors["x"].device
+    for name, t in tensors.items():
+        if t.device != device:
+            raise ValueError(f"{name} is on {t.device} and x on {device}; all operands must be on one device")
     shapes = tuple((name, t.shape, t.stride(), t.dtype) for name, t in tensors.items())
     key = (op, target, shapes, outputs, options)
     plan = _by_metadata.get(key)
@@ -125,6 +129,11 @@ def _readable(given: dict[str, Tensor | None]) -> dict[str, Tensor]:
     return found
 
 
+def _check_cuts(cuts: list[int], length: int) -> None:
+    if cuts[0] != 0 or cuts[-1] != length or any(a > b for a, b in pairwise(cuts)):
+        raise ValueError(f"cu_seqlens must rise from 0 to L = {length}, not {cuts}")
+
+
 @torch.library.custom_op("lethe::ssd_forward", mutates_args=())
 def _forward(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
@@ -134,7 +143,10 @@ def _forward(
     given = (x, dt, A, B, C, D, z, dt_bias, initial_states, cu_seqlens)
     inputs = _readable(dict(zip(NAMES, given, strict=True)))
     options = (chunk_size, dt_softplus, low, high, checkpoint_dtype)
-    found = _execute(plan_of("SSD", inputs, (final, save), options), inputs)
+    plan = plan_of("SSD", inputs, (final, save), options)
+    if cu_seqlens is not None and cu_seqlens.device.type == "cpu":
+        _check_cuts(cu_seqlens.tolist(), x.shape[1])
+    found = _execute(plan, inputs)
     return tuple(  # type: ignore[return-value]
         found[name] if name in found else x.new_empty(0, dtype=torch.float32)
         for name in ("y", "final_states", "checkpoints")
@@ -204,6 +216,11 @@ _forward.register_autograd(_adjoint, setup_context=_save)
 _backward.register_autograd(_no_second)
 
 
+def _float32(given: Any) -> Any:
+    """A floating tensor in float32; anything else as it is, for the analyzer to decline."""
+    return given.to(torch.float32) if isinstance(given, Tensor) and given.is_floating_point() else given
+
+
 def ssd(
     x: Tensor,
     dt: Tensor,
@@ -229,9 +246,10 @@ def ssd(
     is ``dt <- clamp(softplus(dt + dt_bias), *dt_limit)``, softplus only with `dt_softplus`.
 
     Args:
-        x: [B, L, H, P], P = 64, bfloat16 or float16.
+        x: [B, L, H, P], P = 64, bfloat16 or float16; on a CPU, where Triton interprets, float16.
         dt: raw steps, [B, L, H], as x or float32.
-        A: rates, [H], any sign; a negative one decays. float32, as D, dt_bias and states (cast if not).
+        A: rates, [H], any sign; a negative one decays. float32, as D, dt_bias and states (cast from another
+            floating dtype).
         B, C: [B, L, G, N], as x; N = 64 or 128, and G divides H.
         chunk_size: tokens between two checkpoints, 32, 64, 128 or 256.
         D: skip, [H] or [H, P].
@@ -240,8 +258,8 @@ def ssd(
         dt_softplus: whether a step is the softplus of its raw value.
         dt_limit: clamp of the steps, always applied: the default turns negative ones into 0.
         initial_states: [sequences, H, P, N]; zero without it. Sequences are the batch, or those packed.
-        cu_seqlens: [sequences + 1] int32, first tokens of sequences packed in B = 1, then L; some may be
-            empty. Its values are read on the device and not checked.
+        cu_seqlens: [sequences + 1] int32 (or int64), first tokens of sequences packed in B = 1, then L; some
+            may be empty. Its values are checked on a CPU only: a GPU reads them without the host.
         return_final_states: whether to return the last states too.
         checkpoint_dtype: of the states that the backward pass reuses, ``float32`` or ``bfloat16``.
         reuse_checkpoints: whether to keep these states; without them it computes all states again.
@@ -250,14 +268,12 @@ def ssd(
     float32. The gradient of every floating tensor argument is defined, once.
 
     Raises: `Declined` (a ValueError) with the rule and the reason for anything that the engine does not run;
-    ValueError for a device; NotImplementedError when a gradient is differentiated again.
+    ValueError for a device, or for cuts that do not rise from 0 to L; NotImplementedError when a gradient is
+    differentiated again.
     """
     low, high = dt_limit
-    A = A.to(torch.float32)
-    D, dt_bias, initial_states = (
-        None if t is None else t.to(torch.float32) for t in (D, dt_bias, initial_states)
-    )
-    if cu_seqlens is not None:
+    A, D, dt_bias, initial_states = map(_float32, (A, D, dt_bias, initial_states))
+    if isinstance(cu_seqlens, Tensor) and cu_seqlens.dtype == torch.int64:
         cu_seqlens = cu_seqlens.to(torch.int32)
     save = reuse_checkpoints and torch.is_grad_enabled()
     y, final, _ = _forward(

@@ -15,17 +15,16 @@ from lethe.kernels.ssd.tokens import sequence_at, sequence_of, silu
 @triton.jit
 def output(
     x_ptr, B_ptr, C_ptr, D_ptr, z_ptr, cu_ptr, states_ptr, step_ptr, decay_ptr, y_ptr,
-    sequences, length, tiles, heads, per_group,
+    sequences, length, tiles, heads, per_group, block_heads,
     x_sb, x_sl, x_sh, B_sb, B_sl, B_sg, C_sb, C_sl, C_sg, z_sb, z_sl, z_sh, y_sb, y_sl, y_sh, D_sh,
-    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr,
-    VARLEN: tl.constexpr, HAS_D: tl.constexpr, D_WIDE: tl.constexpr, HAS_Z: tl.constexpr,
-    STAGES: tl.constexpr,
+    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, VARLEN: tl.constexpr,
+    HAS_D: tl.constexpr, D_WIDE: tl.constexpr, HAS_Z: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid: slots, groups * blocks of `HEADS` heads."""
+    """Grid: slots, groups * blocks of `block_heads` heads."""
     slot = tl.program_id(0)
-    blocks = tl.cdiv(per_group, HEADS)
+    blocks = tl.cdiv(per_group, block_heads)
     group = tl.program_id(1) // blocks
-    within = (tl.program_id(1) % blocks) * HEADS
+    within = (tl.program_id(1) % blocks) * block_heads
     sequence = sequence_of(slot, cu_ptr, sequences, tiles, T, VARLEN)
     batch, start, tokens, base = sequence_at(sequence, cu_ptr, length, tiles, T, VARLEN)
     token = (slot - base) * T
@@ -41,7 +40,7 @@ def output(
         b = tl.load(bs + t[:, None] * B_sl + n[None, :], mask=live[:, None], other=0.0)
         c = tl.load(cs + t[:, None] * C_sl + n[None, :], mask=live[:, None], other=0.0)
         cb = tl.dot(c, tl.trans(b))
-        for i in tl.range(0, tl.minimum(HEADS, per_group - within), num_stages=STAGES):
+        for i in tl.range(0, tl.minimum(block_heads, per_group - within), num_stages=STAGES):
             head = group * per_group + within + i
             row = slot.to(tl.int64) * heads + head
             step = tl.load(step_ptr + row * T + t)

@@ -113,7 +113,7 @@ class Layout:
 
     @classmethod
     def from_json(cls, text: str) -> Layout:
-        """Raises ValueError, KeyError or TypeError for anything that `to_json` did not write."""
+        """What `to_json` wrote, which the caller has made sure of."""
         raw = json.loads(text)
         launches = tuple(
             Launch(
@@ -274,11 +274,12 @@ class _Work:
             "x_ptr": self.tensor("x"), "B_ptr": self.tensor("B"), "C_ptr": self.tensor("C"),
             "D_ptr": self.tensor("D"), "z_ptr": self.tensor("z"), "cu_ptr": self.tensor("cu_seqlens"),
             "states_ptr": states, **steps, "y_ptr": y,
-            **self.numbers("sequences", "length", "tiles", "heads", "per_group"), **self.all_strides(),
+            **self.numbers("sequences", "length", "tiles", "heads", "per_group"),
+            "block_heads": _int(t.output_heads), **self.all_strides(),
             **self.strides("y", "blh"), "D_sh": self.skip_stride(),
         }  # fmt: skip
         blocks = -(-s.per_group // t.output_heads)
-        constants = flags | {"HEADS": t.output_heads, "STAGES": t.output_stages}
+        constants = flags | {"STAGES": t.output_stages}
         out = Launch("output", (s.slots, s.groups * blocks, 1), values, constants, t.output_warps)
         return (scan, out)
 
@@ -315,10 +316,11 @@ class _Work:
             "cu_ptr": self.tensor("cu_seqlens"), "states_ptr": states, "adjoints_ptr": adjoints, **steps,
             "dx_ptr": self.tensor("dx"), "dz_ptr": self.tensor("dz"), "ddt_ptr": self.tensor("ddt"), **parts,
             **self.numbers("sequences", "length", "tiles", "heads", "per_group", "tokens_all"),
+            "block_heads": _int(t.gradient_heads),
             **self.limits(), **self.all_strides(), **self.strides("dt", "bl"), **self.strides("dy", "blh"),
             "D_sh": self.skip_stride(),
         }  # fmt: skip
-        constants = self.flags() | {"HEADS": t.gradient_heads, "STAGES": t.gradient_stages}
+        constants = self.flags() | {"STAGES": t.gradient_stages}
         grad = Launch("gradient", (s.slots, s.groups * blocks, 1), values, constants, t.gradient_warps)
         return (scan, grad, self.finish(parts, blocks, size, skips))
 

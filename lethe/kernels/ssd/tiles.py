@@ -14,6 +14,9 @@ from typing import Any
 
 TABLE = Path(__file__).with_name("tiles.json")
 
+WIDTH = 64
+"""Channels of a head."""
+
 VARIABLE = "LETHE_SSD_TILES"
 """Environment variable that names another table, as a search in progress has one."""
 
@@ -67,5 +70,10 @@ def lookup(*, op: str, chunk: int, n: int, gated: bool, target: int) -> tuple[Ti
 
 
 def fitted(tiles: Tiles, chunk: int, n: int) -> Tiles:
-    """`tiles` cut down to a chunk and a state size."""
-    return replace(tiles, tile=min(tiles.tile, chunk), scan_n=min(tiles.scan_n, n))
+    """`tiles` cut down to a chunk and a state size. ValueError where they do not divide those then."""
+    cut = replace(tiles, tile=min(tiles.tile, chunk), scan_n=min(tiles.scan_n, n))
+    if min(cut.record().values()) < 1 or chunk % cut.tile or WIDTH % cut.scan_p or n % cut.scan_n:
+        raise ValueError(
+            f"tiles {cut.record()} do not divide a chunk of {chunk} and a state of {WIDTH} x {n}"
+        )
+    return cut

@@ -11,10 +11,14 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lethe.kernels.ssd.cases import Case
+from lethe.kernels.ssd.device import lost
 from lethe.kernels.ssd.tiles import Tiles
+
+if TYPE_CHECKING:
+    from lethe.kernels.ssd.bound import Bound
 
 SCANS = [
     {"scan_p": 32, "scan_n": 64, "scan_warps": 4, "scan_stages": 3},
@@ -29,12 +33,14 @@ SCANS = [
 ]
 OUTPUTS = [
     {"output_heads": heads, "output_warps": 4, "output_stages": stages}
-    for heads, stages in ((4, 2), (2, 2), (8, 2), (16, 2), (1, 1), (4, 3), (8, 1), (8, 3))
+    for stages in (2, 1, 3)
+    for heads in (4, 2, 8, 16)
 ]
 GRADIENTS = [
-    {"gradient_heads": heads, "gradient_warps": 4, "gradient_stages": stages}
-    for heads, stages in ((8, 2), (4, 2), (16, 2), (32, 2), (8, 1), (16, 1), (8, 3))
-] + [{"gradient_heads": 8, "gradient_warps": 8, "gradient_stages": 1}]
+    {"gradient_heads": heads, "gradient_warps": warps, "gradient_stages": stages}
+    for warps, stages in ((4, 2), (4, 1), (8, 1))
+    for heads in (8, 4, 16, 32)
+]  # heads cost no compilation; eight warps spill least and are alone on a multiprocessor
 BIG_OUTPUTS = [
     {"output_heads": heads, "output_warps": 8, "output_stages": 2} for heads in (4, 2, 8)
 ]  # with 128 tokens a program needs eight warps
@@ -66,12 +72,13 @@ def variants(case: Case, op: str) -> Iterator[tuple[str, Tiles]]:
                 yield "gradient", replace(base, **cut)
 
 
-def timed(case: Case, op: str, kernel: str, tiles: Tiles, place: tuple[str, int | None], repeats: int) -> Row:
-    """Samples of one launch (for the gradient: with the launch that adds its parts up)."""
+def timed(base: Bound, kernel: str, tiles: Tiles, place: tuple[str, int | None], repeats: int) -> Row:
+    """Samples of one launch (for the gradient: with the launch that adds its parts up), on the tensors of
+    `base`."""
     from lethe.kernels.ssd.bench import alone
-    from lethe.kernels.ssd.bound import bind
+    from lethe.kernels.ssd.bound import cut_anew
 
-    bound = bind(case, op, *place, tiles)
+    bound = cut_anew(base, place[1], tiles)
     bound.execute()
     names = [one.launch.kernel for one in bound.plan.prepared]
     wanted = [names.index(kernel)] + ([names.index("finish")] if kernel == "gradient" else [])
@@ -81,29 +88,37 @@ def timed(case: Case, op: str, kernel: str, tiles: Tiles, place: tuple[str, int 
             bound.launch(index)
 
     samples = alone(step, repeats, place[0])
-    return {
-        "case": case.id, "op": op, "kernel": kernel, "tiles": tiles.record(),
-        "samples_us": samples, "median_us": statistics.median(samples),
-    }  # fmt: skip
+    return {"samples_us": samples, "median_us": statistics.median(samples)}
 
 
-def search(target: int, seconds: float, repeats: int = 5) -> Iterator[Row]:
-    """A row for each variant until the time is spent; one that does not run is a row with its error."""
-    import torch
+def search(target: int, seconds: float, found: list[Row], repeats: int = 5) -> Iterator[Row]:
+    """A row for each variant that `found` does not have, until the time is spent or the device lost; one that
+    does not run is a row with its error."""
+    from lethe.kernels.ssd.bound import bind
 
     end = time.monotonic() + seconds
+    known = [variant(row) for row in found]
     for case in cases():
         for op in ("SSD", "SSD_BWD"):
+            base = None
             for kernel, tiles in variants(case, op):
                 about = {"case": case.id, "op": op, "kernel": kernel, "tiles": tiles.record()}
-                if time.monotonic() > end:
-                    yield {**about, "skipped": "the time was spent"}
+                if variant(about) in known:
                     continue
+                if time.monotonic() > end:
+                    return
                 try:
-                    yield timed(case, op, kernel, tiles, ("cuda", target), repeats)
+                    base = base or bind(case, op, "cuda", target, drawn_on="cuda")
+                    yield {**about, **timed(base, kernel, tiles, ("cuda", target), repeats)}
                 except Exception as error:  # a cut that does not fit the device; the row says why
                     yield {**about, "error": f"{type(error).__name__}: {str(error)[:200]}"}
-                    torch.cuda.synchronize()
+                    if lost():
+                        return
+
+
+def variant(row: Row) -> tuple[Any, ...]:
+    """What a row is about."""
+    return (row["case"], row["op"], row["kernel"], row["tiles"])
 
 
 def chosen(found: list[Row], source: str) -> list[Row]:

@@ -15,7 +15,7 @@ from lethe.evidence import ssd_cases
 from lethe.evidence.ssd_cases import FULL
 from lethe.kernels.ssd.analyzer import RULES, SINGLE, TARGET, analyze
 from lethe.kernels.ssd.cases import Case, graphs, speed
-from lethe.kernels.ssd.graph import Graph, TensorSpec, row_major, slots
+from lethe.kernels.ssd.graph import Attributes, Graph, TensorSpec, row_major, slots
 
 SMALL = Case("small", batch=1, length=70, heads=4, groups=2)
 BOUNDARY = (
@@ -81,6 +81,12 @@ DECLINED = {
     "x across": ("SSD-09 layout", {"x": tensor("x", X, strides=(17920, 1, 4480, 70))}, "must be adjacent"),
     "odd rows": ("SSD-09 layout", {"B": tensor("B", B, strides=(9100, 130, 64, 1))}, "16 bytes"),
     "expanded": ("SSD-09 layout", {"x": tensor("x", X, strides=(0, 0, 64, 1))}, "16 bytes"),
+    "heads too far apart": (
+        "SSD-10 reach", {"x": tensor("x", X, strides=(1 << 33, 64, 1 << 29, 1))}, "32-bit"
+    ),
+    "more heads than a grid holds": (
+        "SSD-10 reach", {"case": replace(SMALL, heads=4096, groups=1)}, "4096 heads"
+    ),
     "too far apart": ("SSD-10 reach", {"x": tensor("x", X, strides=(1, 1 << 23, 64, 1))}, "32-bit"),
     "two packed batches": ("SSD-11 packed", {"case": replace(SMALL, batch=2, cuts=(0, 70))}, "must be 1"),
     "limits crossed": ("SSD-12 limits", {"case": replace(SMALL, limits=(0.5, 0.1))}, "must not exceed"),
@@ -105,6 +111,7 @@ def test_one_node_and_a_capable_target():
     two.nodes.append(two.nodes[0])
     assert analyze(two).rule == SINGLE
     assert analyze(described(), 75).rule == TARGET
+    assert "name it by a number" in analyze(described(), "sm_90").reason
 
 
 def test_a_tensor_is_declared_once_with_a_known_dtype():
@@ -117,6 +124,22 @@ def test_a_tensor_is_declared_once_with_a_known_dtype():
         graph.tensor("w", (2, 3), "float64")
     with pytest.raises(ValueError, match="2 dims and 1 strides"):
         graph.tensor("w", (2, 3), "float16", (1,))
+    with pytest.raises(ValueError, match="must be integers"):
+        graph.tensor("w", (2, 3.0), "float16")
+    with pytest.raises(ValueError, match="none may be negative"):
+        graph.tensor("w", (2, -3), "float16")
+    with pytest.raises(ValueError, match="w has 2 dims and 0 strides"):
+        graph.tensor("w", (2, 3), "float16", ())
+
+
+def test_attributes_are_numbers():
+    assert Attributes(64, 1, [0, 1]) == Attributes(64, True, (0.0, 1.0))
+    for chunk in ("64", 64.0, None, True):
+        with pytest.raises(ValueError, match="chunk_size is"):
+            Attributes(chunk)
+    for limit in (None, (0.0,), (0, 1, 2), "ab"):
+        with pytest.raises(ValueError, match="must be two numbers"):
+            Attributes(dt_limit=limit)
 
 
 @pytest.mark.parametrize("step", [32, 64, 256])

@@ -39,9 +39,24 @@ def test_packed_sequences_do_not_see_each_other(name):
     with torch.no_grad():
         packed = mixer(hidden, cu_seqlens=cuts).double()
         alone = torch.cat([mixer(hidden[:, :5]), mixer(hidden[:, 5:])], 1).double()
-    # The convolution alone rounds differently, a unit in the last place of float16 for some entries; the
-    # operands of a dozen sums downstream carry it on.
+    # The convolution sums in another order, which some entries round otherwise in float16; the operands of
+    # a dozen sums downstream carry it on.
     assert float((packed - alone).norm() / alone.norm()) < 12 * torch.finfo(torch.float16).eps
+
+
+def test_packed_sequences_train_under_autocast():
+    """Parameters in float32, activations in float16, as mixed precision has them."""
+    import torch
+
+    from lethe.kernels.ssd import Mamba2Mixer
+
+    torch.manual_seed(0)
+    mixer, hidden = Mamba2Mixer(64, d_state=64, chunk_size=32), torch.randn(1, 9, 64)
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = mixer(hidden, cu_seqlens=torch.tensor([0, 4, 9], dtype=torch.int32))
+    out.float().square().mean().backward()
+    assert out.dtype == torch.float16
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in mixer.parameters())
 
 
 @pytest.mark.slow
@@ -72,5 +87,11 @@ def test_what_does_not_fit_is_said():
         Mamba2Mixer(64, d_ssm=96)
     with pytest.raises(ValueError, match="2 heads cannot be shared out to 3 groups"):
         Mamba2Mixer(64, ngroups=3)
+    with pytest.raises(ValueError, match="d_ssm is 0"):
+        Mamba2Mixer(64, d_ssm=0)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        Mamba2Mixer(64, ngroups=0)
+    with pytest.raises(ValueError, match="A_init_range is"):
+        Mamba2Mixer(64, A_init_range=(-1, 1))
     with pytest.raises(ValueError, match="hidden has shape"):
         layer()(torch.zeros(1, 4, 32).half())

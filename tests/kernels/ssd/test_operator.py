@@ -95,6 +95,41 @@ def test_it_can_be_differentiated_once():
         gradient.sum().backward()
 
 
+def test_bfloat16_is_declined_where_the_interpreter_cannot_multiply_it():
+    """Triton's own interpreter, without the repairs that these tests run with, gives numbers of 1e10."""
+    import torch
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    from lethe.kernels.ssd import Declined, builder
+
+    case = replace(SMALL, dtype="bfloat16", length=1)
+    repaired = InterpreterBuilder.create_dot
+    builder.forget()
+    InterpreterBuilder.create_dot = lambda self, a, b, d, *_: type(d)(
+        a.data @ b.data + d.data, d.dtype.scalar
+    )
+    try:
+        with pytest.raises(Declined, match=r"SSD-13 target: .* use float16 on a CPU"):
+            call(case, drawn(case, grad=False))
+    finally:
+        InterpreterBuilder.create_dot = repaired
+    assert torch.isfinite(call(case, drawn(case, grad=False))).all()
+
+
+def test_operands_are_on_one_device_and_cuts_rise():
+    import torch
+
+    from lethe.kernels.ssd.operator import plan_of
+
+    o = drawn(SMALL, grad=False)
+    with pytest.raises(ValueError, match="A is on meta and x on cpu"):
+        plan_of("SSD", o | {"A": o["A"].to("meta")}, (False, False), (32, True, 0.0, 1.0, "float32"))
+    packed = {k: v for k, v in o.items() if k != "initial_states"}
+    for cuts in ([0, 30], [5, 40], [0, 30, 10, 40], [0, 41]):
+        with pytest.raises(ValueError, match="must rise from 0 to L = 40"):
+            call(SMALL, packed, cu_seqlens=torch.tensor(cuts))
+
+
 def test_what_the_engine_declines_is_said_in_one_sentence():
     import torch
 
@@ -102,6 +137,10 @@ def test_what_the_engine_declines_is_said_in_one_sentence():
     from lethe.kernels.ssd.operator import target_of
 
     o = drawn(SMALL, grad=False)
+    with pytest.raises(Declined, match="SSD-07 parameters: A is int64"):
+        call(SMALL, o, A=torch.tensor([-1, -1]))
+    with pytest.raises(Declined, match="SSD-07 parameters: cu_seqlens is float32"):
+        call(SMALL, {k: v for k, v in o.items() if k != "initial_states"}, cu_seqlens=torch.tensor([0.0, 40]))
     with pytest.raises(Declined, match="declined by SSD-03 chunk: chunk_size is 48"):
         call(SMALL, o, chunk_size=48)
     with pytest.raises(ValueError, match="x is on meta; the engine needs a CUDA device"):

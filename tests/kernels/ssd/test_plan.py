@@ -86,6 +86,9 @@ def test_the_table_chooses_the_row_that_agrees_most():
     assert [source for _, source in found] == ["all", "some", "one"]
     assert [tiles.output_heads for tiles, _ in found] == [1, 2, 16]
     assert fitted(Tiles(tile=128, scan_n=128), 32, 64) == Tiles(tile=32, scan_n=64)
+    for wrong in (Tiles(tile=48), Tiles(scan_p=128), Tiles(scan_n=48), Tiles(output_heads=0)):
+        with pytest.raises(ValueError, match="do not divide a chunk of 64 and a state of 64 x 64"):
+            fitted(wrong, 64, 64)
 
 
 def test_the_packaged_table_is_readable_for_every_shape():
@@ -111,9 +114,12 @@ def test_plans_are_kept_in_memory_and_on_disk():
             written = file.stat().st_mtime_ns
             assert builder.build(graph).layout == first.layout
             assert file.stat().st_mtime_ns == written
-            file.write_text("{}")
-            builder.forget()
-            assert builder.build(graph).layout == first.layout
+            text = file.read_bytes()
+            for spoiled in (b"", b"{}", text[:-9], text.replace(b'"SSD"', b'"SSE"'), b"\xff" + text):
+                file.write_bytes(spoiled)
+                builder.forget()
+                assert builder.build(graph).layout == first.layout
+                assert file.read_bytes() == text
             other = builder.build(graphs(replace(SMALL, length=41))[0])
             assert other is not first and len(list(Path(folder).iterdir())) == 2
         finally:
@@ -159,6 +165,13 @@ def test_addresses_are_checked():
         bound.plan.execute({**pointers, "x": pointers["x"] + 2}, workspace)
     with pytest.raises(ValueError, match="workspace is at 0x0"):
         bound.plan.execute(pointers, 0)
+    with pytest.raises(ValueError, match="y is at -0x10"):
+        bound.plan.execute({**pointers, "y": -16}, workspace)
+    with pytest.raises(ValueError, match=r"dt is at .* multiple of 2"):
+        bound.plan.execute({**pointers, "dt": pointers["dt"] + 1}, workspace)
+    for wrong in (None, 1.5, bound.workspace):
+        with pytest.raises(ValueError, match="an address is an int"):
+            bound.plan.execute(pointers, wrong)
 
 
 @pytest.mark.compiles
