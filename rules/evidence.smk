@@ -39,10 +39,11 @@ rule calibration_rows:
     params:
         src=src("lethe/evidence/calibration", "lethe/verifier"),
         quick="--quick" if config["profile"] == "quick" else "",
+        operators=" ".join(f"--operator {name}" for name in config["evidence"]["calibrated"] or []),
     resources:
         gpu=0 if DEVICE == "cpu" else 1,
     shell:
-        "{PYTHON} -m lethe.evidence.calibration --out {output} --device {DEVICE} {params.quick}"
+        "{PYTHON} -m lethe.evidence.calibration --out {output} --device {DEVICE} {params.quick} {params.operators}"
 
 
 rule fairness_rows:
@@ -50,9 +51,10 @@ rule fairness_rows:
         f"{LIVE}/fairness.jsonl",
     params:
         src=src("lethe/evidence/fairness", "lethe/verifier", *sorted(map(str, Path("tests/evidence/fairness").glob("*.py")))),
+        sample=f"--rules {config['evidence']['rules']}" if config["evidence"]["rules"] else "",
     shell:
         "rm -f {output}.part\n"
-        "LETHE_FAIRNESS_REPORT={output}.part {PYTHON} -m pytest -q -p no:cacheprovider tests/evidence/fairness/test_rules.py\n"
+        "LETHE_FAIRNESS_REPORT={output}.part {PYTHON} -m pytest -q -p no:cacheprovider tests/evidence/fairness/test_rules.py {params.sample}\n"
         "mv {output}.part {output}"
 
 

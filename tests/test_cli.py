@@ -424,7 +424,11 @@ DROPS_NAN = HONEST.replace("x.max(", "torch.nan_to_num(x, nan=-1e30).max(")
 
 
 @pytest.mark.parametrize(
-    ("source", "code", "gate"), [(HONEST, 0, "pass"), (DROPS_NAN, 1, "FAIL")], ids=["honest", "drops-nan"]
+    ("source", "code", "gate"),
+    [
+        pytest.param(HONEST, 0, "pass", marks=pytest.mark.slow, id="honest"),
+        pytest.param(DROPS_NAN, 1, "FAIL", id="drops-nan"),
+    ],
 )
 def test_the_real_judge_and_its_replay(  # type: ignore[no-untyped-def]
     lethe, tmp_path: Path, source: str, code: int, gate: str

@@ -16,6 +16,7 @@ import pytest
 from lethe.audit.corpora import ListedCorpus, Row
 from lethe.audit.pool import JudgeSettings
 from lethe.verifier.problem import Candidate, Problem
+from lethe.verifier.server import SuspectServer
 from lethe.verifier.verdict import Finding, GateResult, GateStatus, Reason, Status, Verdict
 
 REFERENCE = "class Model:\n    pass\n\n\ndef get_inputs():\n    return []\n"
@@ -123,7 +124,8 @@ class StandIn(FakeJudge):
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the fake in the judge's place for one test."""
+    """Put the fake in the judge's place for one test; no server for suspects is started ahead of it."""
+    monkeypatch.setattr(SuspectServer, "start", lambda self, executor: 0.0)
     module = ModuleType("lethe.verifier.judge")
     module.Judge = StandIn  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "lethe.verifier.judge", module)

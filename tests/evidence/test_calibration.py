@@ -213,6 +213,9 @@ class TestRun:
         assert seen == {(g, o.name) for g in GATES for o in OPERATORS}
         assert len({p.key("cpu") for p in plans}) == len(plans)
         assert set(run.plans(quick=True)) < set(plans)
+        assert {p.operator for p in run.plans(operators=["row_sum"])} == {"row_sum"}
+        with pytest.raises(ValueError, match="no operator 'rowsum'"):
+            list(run.plans(operators=["rowsum"]))
         assert {p.pattern for p in plans if "sweep" in p.pattern} == {f"sweep:N={n}" for n in carry.LENGTHS}
 
     def test_a_second_run_measures_nothing_again(self, fake, tmp_path):

@@ -40,7 +40,8 @@ FAILING = (
     "softmax_logsumexp__a",
 )
 """Rows within `CALL_SECONDS` that an audit in quick mode on a CPU finds violated; each must be."""
-FEW = ("fused_swiglu__cpp", "reduction_max__a", "reduction_max__cpp")
+FEW = ("reduction_max__a",)
+"""Judged in every run of the tests; the others are slow."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,8 @@ def repeats(row: Row) -> None:
     assert again.now.canonical().encode() == again.recorded.canonical().encode()
 
 
-@pytest.mark.parametrize("id", FEW)
-def test_a_house_row_is_shown_and_its_reference_acquitted(few, id):
-    holds(few[id])
+def test_a_house_row_is_shown_and_its_reference_acquitted(few):
+    holds(few[FEW[0]])
 
 
 def test_a_house_verdict_replays_byte_for_byte(few):
@@ -243,6 +243,8 @@ DEFECTS = (
     ),
 )
 
+LONG_SEARCH = {"one-nan", "one-row", "carry-2048"}
+
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
@@ -250,7 +252,10 @@ def judge(tmp_path_factory):
         yield j
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: d.id)
+@pytest.mark.parametrize(
+    "defect",
+    [pytest.param(d, id=d.id, marks=[pytest.mark.slow] if d.id in LONG_SEARCH else []) for d in DEFECTS],
+)
 def test_a_defect_of_known_size_ends_near_its_minimum(judge, defect: Defect):
     problem = MODULE.format(name="Model", body=defect.reference)
     problem += DRAWS.format(rows=defect.rows, width=defect.width)

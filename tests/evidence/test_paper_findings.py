@@ -111,6 +111,7 @@ return total.float()"""
         verdict = judged(judge, self.PROBLEM, kernel(self.BLOCKS.replace("CARRY", "float32")), "PRC-02")
         assert reading(verdict) == "clean"
 
+    @pytest.mark.slow
     def test_a_recurrence_is_told_apart_as_well(self, judge):
         problem = kernelbench(
             """h = torch.zeros_like(x[..., 0])

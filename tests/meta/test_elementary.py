@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 
 @pytest.fixture(scope="module")
 def judge():
-    with Judge(device="cpu") as j:
+    with Judge(device="cpu", quick=True) as j:
         yield j
 
 

@@ -1,8 +1,9 @@
-"""``python -m lethe.evidence.calibration --out FILE.jsonl [--quick] [--device cpu|cuda] [--workers N]``"""
+"""``python -m lethe.evidence.calibration --out FILE.jsonl [--quick] [--device cpu|cuda] [--workers N] [--operator NAME]``"""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from lethe.evidence.calibration.run import Row, run
@@ -16,9 +17,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two operators, one pattern")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--workers", type=int, default=2, help="processes; 0 measures in this one")
+    parser.add_argument("--operator", action="append", default=[], help="only this one; may be repeated")
     given = parser.parse_args()
-    for row in run(given.out, given.device, quick=given.quick, workers=given.workers):
-        print(_said(row), flush=True)
+    try:
+        for row in run(
+            given.out, given.device, quick=given.quick, workers=given.workers, operators=given.operator
+        ):
+            print(_said(row), flush=True)
+    except ValueError as e:
+        sys.exit(f"lethe.evidence.calibration: {e}")
 
 
 def _said(row: Row) -> str:

@@ -49,20 +49,27 @@ error of that size at any place of the gradient, CMP-03 compares with CMP-01's k
 ORD-03 is a backstop, PRC-02 asks about carries."""
 
 
-def plans(quick: bool = False) -> Iterator[Plan]:
+def plans(quick: bool = False, operators: Sequence[str] = ()) -> Iterator[Plan]:
     """Every row, grouped so that neighbours share a judge and its reference side.
 
     Profile `derived`: every gate and operator, with the patterns that fit. Profile `paper`, for comparison:
-    the gates whose published formula bounds values, with a uniform error. Then the carry sweep.
+    the gates whose published formula bounds values, with a uniform error. Then the carry sweep. `operators`
+    names the only ones to measure, if any; ValueError where one does not exist.
     """
+    for name in set(operators) - set(BY_NAME):
+        raise ValueError(f"there is no operator {name!r} to calibrate; there are {', '.join(sorted(BY_NAME))}")
     for profile in PROFILES:
         for operator in OPERATORS:
             if quick and (operator.name not in QUICK_OPERATORS or profile != "derived"):
+                continue
+            if operators and operator.name not in operators:
                 continue
             for gate in measure.GATES if profile == "derived" else measure.PAPER_GATES:
                 for pattern in ("uniform",) if quick or profile != "derived" else _patterns(gate, operator):
                     yield Plan(gate, operator.name, pattern, profile)
     for name, n in carry.points():
+        if operators and name not in operators:
+            continue
         if not quick or (name in QUICK_OPERATORS and n in QUICK_LENGTHS):
             yield Plan("PRC-02", name, f"sweep:N={n}", "derived")
 
@@ -150,10 +157,17 @@ def _measured(judge: Any, plan: Plan, device: str) -> Row:
     return measure.row(Bench(judge, operator, operator.problem()), plan.gate, plan.pattern)
 
 
-def run(path: str | Path, device: str = "cpu", *, quick: bool = False, workers: int = 0) -> Iterator[Row]:
+def run(
+    path: str | Path,
+    device: str = "cpu",
+    *,
+    quick: bool = False,
+    workers: int = 0,
+    operators: Sequence[str] = (),
+) -> Iterator[Row]:
     """Append to `path` what it does not hold yet (with today's digest), yielding each new row.
 
-    `workers` processes measure an operator each; with 0 this one measures all. A last line that an
+    `workers` processes measure an operator each; with 0 this one measures all; `operators` as in `plans`. A last line that an
     interruption tore is cut off first. Raises ValueError where the file is not a calibration's.
     """
     path = Path(path)
@@ -161,7 +175,7 @@ def run(path: str | Path, device: str = "cpu", *, quick: bool = False, workers: 
     stamp = digest(device)
     before = read(path) if path.exists() else []
     held = {key_of(r) for r in before if r["digest"] == stamp and r["quick"] == quick}
-    wanted = [p for p in plans(quick) if p.key(device) not in held]
+    wanted = [p for p in plans(quick, operators) if p.key(device) not in held]
     with path.open("a+b") as file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)

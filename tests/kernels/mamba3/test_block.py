@@ -17,14 +17,14 @@ SERIAL, CHUNKED = {"mode": "serial"}, {"mode": "chunked", "chunk": 3}
 @pytest.mark.parametrize("how", [SERIAL, CHUNKED], ids=["serial", "chunked"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
 def test_values_and_gradients(dtype, how):
-    assert_within(block_errors(block_operands(1, 7, 19, 5, dtype), **how), dtype)
+    assert_within(block_errors(block_operands(1, 7, 9, 5, dtype), **how), dtype)
 
 
 def test_gradients_across_chunks():
     from lethe.kernels.mamba3 import scan_launch
 
     with mock.patch.object(scan_launch, "BACKWARD_TILE", scan_launch.Tile(2, 2, 4)):
-        errors = block_errors(block_operands(2, 10, 7, 3), **CHUNKED)
+        errors = block_errors(block_operands(2, 10, 3, 3), **CHUNKED)
     assert_within(errors, torch.float32)
 
 
@@ -35,7 +35,7 @@ def test_several_segments_a_chunk(tile):
 
     run, given = scan_launch.forward, scan_launch.Tile(*tile)
     with mock.patch.object(scan_launch, "forward", lambda operands, c: run(operands, c, given, True)):
-        errors = block_errors(block_operands(2, 11, 7, 3), mode="chunked", chunk=4)
+        errors = block_errors(block_operands(2, 11, 3, 3), mode="chunked", chunk=4)
     assert_within(errors, torch.float32)
 
 
