@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 def wanted() -> list[Any]:
     """The variants that `run` may need, the most telling first."""
-    from lethe.kernels.gdn.cute_sm90 import DV, KINDS, Kind, libraries, libraries_to_save
+    from lethe.kernels.gdn.native import DV, KINDS, Kind, libraries, libraries_to_save
 
     def kind(io: str, dv: int, come: tuple[str, str, str], packed: bool = False) -> Any:
         return Kind(io, 128, dv, *come, packed)
@@ -84,13 +84,13 @@ def _compile(variant: Any, folder: Path) -> bool:
     """Two files into the folder, the manifest last; False if they are there and current."""
     import shutil
 
-    from lethe.kernels.gdn.sm90 import build as compiler
+    from lethe.kernels.gdn import build as compiler
+    from lethe.kernels.gdn.architecture import SM90
 
-    manifest, current = folder / f"{variant.name}.json", compiler.source_hash(variant.stage)
-    if manifest.is_file() and json.loads(manifest.read_text())["source"] == current:
+    if compiler.is_current(SM90, variant, folder):
         return False
     with tempfile.TemporaryDirectory() as scratch:
-        compiler.build(variant.stage, variant.options, Path(scratch))
+        compiler.build(SM90, variant.stage, variant.options, Path(scratch))
         for suffix in (".so", ".json"):
             shutil.move(Path(scratch) / f"{variant.name}{suffix}", folder / f"{variant.name}{suffix}")
     return True

@@ -42,7 +42,7 @@ def test_a_record_names_the_device_that_measured(left, tmp_path):
     assert speed.samples[0]["median_us"] == {"backward": 250.0}
     for m in (accuracy, speed):
         assert m.versions == {"torch": "2.11.0"} and m.device.sm_count == 132 and stale(m) == []
-        assert {"lethe/kernels/gdn/sm90/out.py", "lethe/kernels/gdn/sm90/shim.c"} <= set(m.sources)
+        assert {"lethe/kernels/gdn/sm90/out.py", "lethe/kernels/gdn/shim.c"} <= set(m.sources)
 
 
 def test_a_run_that_was_cut_short_is_recorded_as_far_as_it_came(left, tmp_path):
@@ -110,7 +110,7 @@ def test_libraries_cover_every_task_and_the_main_case_comes_first():
     assert len(set(names)) == len(names)
     assert [v.stage for v in gdn_gpu.wanted()[:6]] == ["prep", "scan", "scan", "out", "prep", "forward"]
     assert all("iofloat16" in n or n.startswith("scan") for n in names[:6])
-    from lethe.kernels.gdn.cute_sm90 import kind_of, libraries, libraries_to_save
+    from lethe.kernels.gdn.native import kind_of, libraries, libraries_to_save
 
     for about, _ in gdn_gpu_checks.tasks():
         fields = {k: about[k] for k in Case.__dataclass_fields__} | {"length": 70, "heads": 1}
@@ -121,16 +121,17 @@ def test_libraries_cover_every_task_and_the_main_case_comes_first():
 
 
 def test_what_builds_nothing_new_builds_nothing(tmp_path, monkeypatch):
-    from lethe.kernels.gdn.sm90 import build as compiler
-    from lethe.kernels.gdn.sm90.declare import Variant
+    from lethe.kernels.gdn import build as compiler
+    from lethe.kernels.gdn.declare import Variant
 
     made = []
 
-    def compile_two_files(stage, options, folder):
+    def compile_two_files(architecture, stage, options, folder):
         made.append(stage)
         name = Variant(stage, options).name
         (folder / f"{name}.so").write_text("")
-        (folder / f"{name}.json").write_text(json.dumps({"source": compiler.source_hash(stage)}))
+        origin = {"arch": architecture.name, "source": architecture.source_hash(stage)}
+        (folder / f"{name}.json").write_text(json.dumps(origin))
 
     monkeypatch.setattr(compiler, "build", compile_two_files)
     variants = gdn_gpu.wanted()[:3]

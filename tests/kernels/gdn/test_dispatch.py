@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lethe.kernels.gdn import cute_sm90, dispatch
+from lethe.kernels.gdn import cute_sm90, cute_sm100, dispatch, launch
 from lethe.kernels.gdn.checks import Arguments, check
 
 
@@ -24,9 +24,9 @@ def machine(monkeypatch):
     """A machine with a GPU of some capability, every backend installed unless said otherwise, and built."""
 
     def make(capability, installed=dispatch.BACKENDS):
-        monkeypatch.setattr(cute_sm90, "_ready", set())
-        monkeypatch.setattr(cute_sm90.launch, "unavailable", lambda variant: "")
-        monkeypatch.setattr(dispatch, "_MODULE", {**dispatch._MODULE, "cute_sm100": "cute_sm90"})
+        for backend in (cute_sm90, cute_sm100):
+            backend.BACKEND.ready.clear()
+        monkeypatch.setattr(launch, "unavailable", lambda architecture, variant: "")
         monkeypatch.setattr(dispatch, "_capability", lambda index: capability)
         monkeypatch.setattr(dispatch, "INSTALLED", frozenset(installed))
 
@@ -98,8 +98,8 @@ def test_cute_is_the_kernels_of_this_gpu_or_an_error(machine):
 
 def test_a_missing_library_leaves_torch_with_the_reason(machine, monkeypatch):
     machine((9, 0))
-    monkeypatch.setattr(cute_sm90, "_ready", set())
-    monkeypatch.setattr(cute_sm90.launch, "unavailable", lambda variant: f"{variant.name} is not built")
+    why = lambda architecture, variant: f"{variant.name} is not built"  # noqa: E731
+    monkeypatch.setattr(launch, "unavailable", why)
     a = arguments()
     choice = dispatch.choose(a, "auto")
     assert choice.backend == "torch"
