@@ -1,7 +1,7 @@
 """Backend ``cute_sm100``: the native kernels for compute capability 10.0 (see `native`).
 
 No GPU of this kind was at hand, so nothing here has been timed or run on silicon: the plans are executed in
-`lethe.ptx` (`lethe.evidence.gdn_blackwell`).
+`lethe.ptx` (`lethe.evidence.gdn_blackwell`). ``auto`` takes it only where `prove` has shown that it is right.
 """
 
 from __future__ import annotations

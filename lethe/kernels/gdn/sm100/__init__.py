@@ -8,5 +8,5 @@ columns, and all its places in there are constants (its module's map, checked by
 
 Compiled, launched and executed in `lethe.ptx` as `sm90`, with `architecture.SM100`. No GPU of this kind was at
 hand when this was written: what is known of these kernels is what the compiler, the assembler, the static
-checks and the emulator say.
+checks and the emulator say; `lethe.kernels.gdn.prove` tries them where there is one.
 """
