@@ -207,6 +207,7 @@ def _accuracy_cell(row: Row | None) -> str:
 
 CHECKS = {
     "accuracy": "every error is within its bound",
+    "control": "an input that is wrong at one token is noticed",
     "bits": "every run gives the same bits",
     "graph": "a captured graph on fresh inputs gives the bits of the eager call",
     "operator": "the public operator and its autograd give the kernels' bits",

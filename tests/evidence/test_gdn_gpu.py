@@ -221,6 +221,14 @@ def test_the_accuracy_task_passes_what_is_right(member, monkeypatch):
     assert packed["passed"]
 
 
+def test_the_control_is_noticed_and_an_unspoiled_one_would_not_be(monkeypatch):
+    _by_torch(monkeypatch)
+    case = Case("gdn2", "mild", io="fp16", length=80, dv=64, heads=1)
+    for name in ("g", "initial_state"):
+        assert gdn_gpu_checks.control(case, name)["passed"], name
+    assert not gdn_gpu_checks.control(case, "none of them")["passed"]
+
+
 def test_a_write_into_a_red_zone_is_found():
     zoned = gdn_gpu_checks.Zoned("cpu")
     x = zoned((3, 5), torch.float16, "x")
