@@ -139,7 +139,7 @@ def run(out: Path, seconds: float, phases: Sequence[str]) -> None:
     """
     start = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    elsewhere.note(out)
+    _claimed(out)
     warming = _warming() if "baselines" in phases else []
     for phase in phases:
         how = PHASES[phase]
@@ -150,6 +150,21 @@ def run(out: Path, seconds: float, phases: Sequence[str]) -> None:
         abouts = [about for about, _ in tasks(phase)]
         processes.watched(out / how.file, abouts, command, start + share * seconds, how.alone)
     _joined(warming, 0.0)
+
+
+def _claimed(out: Path) -> None:
+    """Write down whose findings a folder holds. RuntimeError if they are another device's, or those of other
+    sources."""
+    sources, machine = out / "sources.sha256", out / elsewhere.MACHINE
+    here = f"{provenance.digest(['lethe/evidence/gdn_gpu.py', KERNELS])}\n"
+    if sources.is_file() and sources.read_text() != here:
+        raise RuntimeError(f"{out} holds what other sources have measured; give another folder")
+    before = machine.read_text() if machine.is_file() else ""
+    elsewhere.note(out)
+    if before and json.loads(before)["device"] != json.loads(machine.read_text())["device"]:
+        provenance.write_atomically(machine, before)
+        raise RuntimeError(f"{out} holds what another device has measured; give another folder")
+    provenance.write_atomically(sources, here)
 
 
 def serve(phase: str, numbers: Sequence[int]) -> int:

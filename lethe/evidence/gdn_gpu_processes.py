@@ -53,6 +53,10 @@ def found(file: Path, abouts: list[Row]) -> list[Row]:
     return rows
 
 
+def _line(row: Row) -> str:
+    return json.dumps(row, sort_keys=True, allow_nan=False) + "\n"
+
+
 def _answers_to(row: Row, about: Row) -> bool:
     about = json.loads(json.dumps(about))
     return (
@@ -67,18 +71,14 @@ def watched(file: Path, abouts: list[Row], command: list[str], end: float, alone
     replaced."""
     earlier, lost = found(file, abouts), 0
     todo = [n for n, about in enumerate(abouts) if not any(_answers_to(row, about) for row in earlier)]
-    with file.open("w", encoding="utf-8") as lines:
-
-        def keep(row: Row) -> None:
-            lines.write(json.dumps(row, sort_keys=True, allow_nan=False) + "\n")
-            lines.flush()
+    provenance.write_atomically(file, "".join(map(_line, earlier)))
+    with file.open("a", encoding="utf-8") as lines:
 
         def write(row: Row) -> None:
-            keep(row)
+            lines.write(_line(row))
+            lines.flush()
             print(_brief(row), flush=True)
 
-        for row in earlier:
-            keep(row)
         while todo and lost < LOST:
             if time.monotonic() >= end:
                 done = len(abouts) - len(todo)

@@ -155,6 +155,20 @@ def test_every_task_is_told_from_the_others(phase):
         assert sum(processes._answers_to(row, other) for other in abouts) == 1, about
 
 
+def test_a_folder_belongs_to_one_device_and_one_state_of_the_sources(tmp_path, monkeypatch):
+    note = elsewhere.note
+    monkeypatch.setattr(elsewhere, "note", lambda out: note(out, "cpu"))
+    gdn_gpu._claimed(tmp_path)
+    gdn_gpu._claimed(tmp_path)
+    (tmp_path / elsewhere.MACHINE).write_text(json.dumps({"device": DEVICE, "versions": {}}))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="what another device has measured"):
+            gdn_gpu._claimed(tmp_path)
+    (tmp_path / "sources.sha256").write_text("of yesterday\n")
+    with pytest.raises(RuntimeError, match="what other sources have measured"):
+        gdn_gpu._claimed(tmp_path)
+
+
 def test_phases_leave_time_for_those_behind():
     shares = [phase.until for phase in gdn_gpu.PHASES.values()]
     assert shares == sorted(shares) and shares[-1] == 1.0
