@@ -133,9 +133,10 @@ def execute(step: Any, order: str | int, folder: Path | None) -> Row:
 @functools.cache
 def compiled(stage: str, options: str, folder: Path | None) -> Any:
     """A variant by its options (JSON), made ready once."""
-    from lethe.kernels.gdn.sm100 import emulate
+    from lethe.kernels.gdn import emulate
+    from lethe.kernels.gdn.architecture import SM100
 
-    return emulate.load(stage, folder, **json.loads(options))
+    return emulate.load(SM100, stage, folder, **json.loads(options))
 
 
 @functools.cache

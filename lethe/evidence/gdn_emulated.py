@@ -124,9 +124,10 @@ def _execute(steps: Sequence[tuple[str, Any]], order: str | int, folder: Path | 
 @functools.cache
 def compiled(stage: str, options: str, folder: Path | None) -> Any:
     """A variant by its options (JSON), made ready once."""
-    from lethe.kernels.gdn.sm90 import emulate
+    from lethe.kernels.gdn import emulate
+    from lethe.kernels.gdn.architecture import SM90
 
-    return emulate.load(stage, folder, **json.loads(options))
+    return emulate.load(SM90, stage, folder, **json.loads(options))
 
 
 @functools.cache

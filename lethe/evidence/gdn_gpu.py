@@ -1,41 +1,43 @@
 """Everything about the gated-linear-recurrence kernels that needs a GPU, in one call that writes as it goes.
 
     python -m lethe.evidence.gdn_gpu build --folder FOLDER [--processes 2]
-    LETHE_GDN_LIBRARIES=FOLDER python -m lethe.evidence.gdn_gpu run --out DIR [--seconds 240]
-        [--fla] [--only checks | speed]
+    LETHE_GDN_LIBRARIES=FOLDER python -m lethe.evidence.gdn_gpu run --out DIR [--seconds 330]
+        [--only PHASE ...]
     python -m lethe.evidence.gdn_gpu record DIR
 
 `build` needs the compiler (nvidia-cutlass-dsl) and no GPU; it leaves two files for each library that `run`
-may need, the most telling first, and skips what is there and current. `run` needs torch and a GPU: accuracy
-against float64, equal bits, graphs and red zones (`gdn_gpu_checks`), then speed (`gdn_gpu_speed`), each
-finding a line of a file as soon as it is there. A task that fails is a line with its error; one that loses
-the device or never ends costs its process, and the next one starts in another. ``--fla`` times
-flash-linear-attention too, where it can be imported. `record` writes what `run` left to ``data/measured``.
+may need, the most telling first, and skips what is there and current. `run` needs torch and a GPU, and goes
+through its phases (`PHASES`) in the order of their importance: accuracy against float64, equal bits, graphs
+and red zones (`gdn_gpu_checks`), training (`gdn_gpu_training`), speed (`gdn_gpu_speed`), and other people's
+kernels beside ours, where they can be imported (`gdn_gpu_baselines`). Each finding is a line of a file as
+soon as it is there, and what a folder has already is not found again, so that a run may be continued. A task
+that fails is a line with its error; one that loses the device or never ends costs its process, and the next
+one starts in another. `record` writes what `run` left to ``data/measured``.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
-import queue
+import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lethe import provenance
 from lethe.evidence import elsewhere
+from lethe.evidence import gdn_gpu_processes as processes
 
 ACCURACY, SPEED = "accuracy.jsonl", "speed.jsonl"
 KERNELS = "lethe/kernels/gdn"
-
-FOR_ACCURACY = 0.4
-"""Share of the time for everything but the speeds."""
 
 Row = dict[str, Any]
 
@@ -45,7 +47,7 @@ Row = dict[str, Any]
 
 def wanted() -> list[Any]:
     """The variants that `run` may need, the most telling first."""
-    from lethe.kernels.gdn.cute_sm90 import DV, KINDS, Kind, libraries, libraries_to_save
+    from lethe.kernels.gdn.native import DV, KINDS, Kind, libraries, libraries_to_save
 
     def kind(io: str, dv: int, come: tuple[str, str, str], packed: bool = False) -> Any:
         return Kind(io, 128, dv, *come, packed)
@@ -57,7 +59,8 @@ def wanted() -> list[Any]:
     kinds += [kind(io, dv, come) for dv in reversed(DV) for io in ("float16", "bfloat16") for come in KINDS]
     found: dict[str, Any] = {}
     for at, one in enumerate(kinds):
-        for variant in (*libraries(one), *(libraries_to_save(one) if at < 2 else ())):
+        saves = at < 2 or (one.io == "bfloat16" and not one.packed)
+        for variant in (*libraries(one), *(libraries_to_save(one) if saves else ())):
             found.setdefault(variant.name, variant)
     return list(found.values())
 
@@ -84,13 +87,13 @@ def _compile(variant: Any, folder: Path) -> bool:
     """Two files into the folder, the manifest last; False if they are there and current."""
     import shutil
 
-    from lethe.kernels.gdn.sm90 import build as compiler
+    from lethe.kernels.gdn import build as compiler
+    from lethe.kernels.gdn.architecture import SM90
 
-    manifest, current = folder / f"{variant.name}.json", compiler.source_hash(variant.stage)
-    if manifest.is_file() and json.loads(manifest.read_text())["source"] == current:
+    if compiler.is_current(SM90, variant, folder):
         return False
     with tempfile.TemporaryDirectory() as scratch:
-        compiler.build(variant.stage, variant.options, Path(scratch))
+        compiler.build(SM90, variant.stage, variant.options, Path(scratch))
         for suffix in (".so", ".json"):
             shutil.move(Path(scratch) / f"{variant.name}{suffix}", folder / f"{variant.name}{suffix}")
     return True
@@ -101,42 +104,73 @@ def _compile(variant: Any, folder: Path) -> bool:
 Task = tuple[Row, Callable[[], Row]]
 """What a line is about, and the work that finds the rest of it."""
 
-PHASES = {"checks": ACCURACY, "speed": SPEED}
-PATIENCE = {"checks": 25.0, "ours": 25.0, "fla": 120.0}
-"""Seconds that one task may take: a kernel that waits for ever is ended with its process."""
 
-STARTS = 30.0
-"""Seconds that a process has for itself before its first task."""
+@dataclass(frozen=True)
+class Phase:
+    """A part of the run: the module that has its tasks, the file of its lines, and until which share of the
+    time it may go on. ``alone``: each task gets a process of its own."""
 
-LOST = 5
-"""Processes that may be lost in a row before a phase is given up."""
+    module: str
+    file: str
+    until: float
+    alone: bool = False
 
-MARK = "row "
+
+PHASES = {
+    "checks": Phase("gdn_gpu_checks", ACCURACY, 0.3),
+    "training": Phase("gdn_gpu_training", "training.jsonl", 0.5),
+    "speed": Phase("gdn_gpu_speed", SPEED, 0.78),
+    "baselines": Phase("gdn_gpu_baselines", "baselines.jsonl", 1.0, alone=True),
+}
+"""In the order of their importance."""
 
 
-def tasks(phase: str, fla: bool) -> list[Task]:
+def tasks(phase: str) -> list[Task]:
     """A phase's tasks; needs no device."""
-    from lethe.evidence import gdn_gpu_checks, gdn_gpu_speed
+    module = importlib.import_module(f"lethe.evidence.{PHASES[phase].module}")
+    return list(module.tasks())
 
-    return list(gdn_gpu_checks.tasks() if phase == "checks" else gdn_gpu_speed.tasks(fla))
 
+def run(out: Path, seconds: float, phases: Sequence[str]) -> None:
+    """All findings, as lines of a file for each phase; what lies there already is not found again.
 
-def run(out: Path, seconds: float, fla: bool, phases: list[str]) -> None:
-    """All findings, as lines of a file for each phase; the checks leave time for the speeds."""
-    end = time.monotonic() + seconds
+    Baselines are warmed in processes beside the checks and the training, and these are ended before anything
+    is timed.
+    """
+    start = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    elsewhere.note(out)
+    _claimed(out)
+    warming = _warming() if "baselines" in phases else []
     for phase in phases:
-        share = FOR_ACCURACY if phase == "checks" and len(phases) > 1 else 1.0
-        limit = end - (1 - share) * seconds
+        how = PHASES[phase]
+        share = how.until if len(phases) > 1 else 1.0
+        if phase in ("speed", "baselines"):
+            _joined(warming, start + 0.5 * seconds)
         command = [sys.executable, "-m", "lethe.evidence.gdn_gpu", "serve", phase]
-        abouts = [about for about, _ in tasks(phase, fla)]
-        _watched(out / PHASES[phase], abouts, command + ["--fla"] * fla, limit)
+        abouts = [about for about, _ in tasks(phase)]
+        processes.watched(out / how.file, abouts, command, start + share * seconds, how.alone)
+    _joined(warming, 0.0)
 
 
-def serve(phase: str, first: int, fla: bool) -> int:
-    """A process of `run`: the tasks from one on, a marked line for each, until the device is lost."""
-    for about, work in tasks(phase, fla)[first:]:
+def _claimed(out: Path) -> None:
+    """Write down whose findings a folder holds. RuntimeError if they are another device's, or those of other
+    sources."""
+    sources, machine = out / "sources.sha256", out / elsewhere.MACHINE
+    here = f"{provenance.digest(['lethe/evidence/gdn_gpu.py', KERNELS])}\n"
+    if sources.is_file() and sources.read_text() != here:
+        raise RuntimeError(f"{out} holds what other sources have measured; give another folder")
+    before = machine.read_text() if machine.is_file() else ""
+    elsewhere.note(out)
+    if before and json.loads(before)["device"] != json.loads(machine.read_text())["device"]:
+        provenance.write_atomically(machine, before)
+        raise RuntimeError(f"{out} holds what another device has measured; give another folder")
+    provenance.write_atomically(sources, here)
+
+
+def serve(phase: str, numbers: Sequence[int]) -> int:
+    """A process of `run`: the tasks of these numbers, a marked line for each, until the device is lost."""
+    todo = tasks(phase)
+    for about, work in (todo[number] for number in numbers):
         start = time.monotonic()
         try:
             found = work()
@@ -145,90 +179,30 @@ def serve(phase: str, first: int, fla: bool) -> int:
         row = {**about, **_finite(found), "seconds": round(time.monotonic() - start, 2)}
         lost = _lost() if "error" in found else ""
         row |= {"lost": lost} if lost else {}
-        print(MARK + json.dumps(row, sort_keys=True, allow_nan=False), flush=True)
+        print(processes.MARK + json.dumps(row, sort_keys=True, allow_nan=False), flush=True)
         if lost:
             return 3
     return 0
 
 
-def _watched(file: Path, abouts: list[Row], command: list[str], end: float) -> None:
-    """A line for each task; processes that die, lose the device or do not answer are replaced."""
-    at, lost = 0, 0
-    with file.open("w", encoding="utf-8") as lines:
+def _warming() -> list[subprocess.Popen[bytes]]:
+    """Processes that let a baseline compile and tune itself, one for each member."""
+    from lethe.evidence.gdn_gpu_baselines import FLA
 
-        def write(row: Row) -> None:
-            lines.write(json.dumps(row, sort_keys=True, allow_nan=False) + "\n")
-            lines.flush()
-            print(_brief(row), flush=True)
-
-        while at < len(abouts) and lost < LOST:
-            why = ""
-            for row in _answers([*command, "--first", str(at)], abouts[at:], end):
-                if isinstance(row, str):
-                    why = row
-                    break
-                write(row)
-                at += 1
-                lost = lost + 1 if "lost" in row else 0
-            if time.monotonic() >= end:
-                write({"kind": "end", "why": f"the time was over after {at} of {len(abouts)} tasks"})
-                return
-            if why:
-                write({**abouts[at], "error": why})
-                at, lost = at + 1, lost + 1
-        if at < len(abouts):
-            why = f"{LOST} processes were lost in a row; {at} of {len(abouts)} tasks done"
-            write({"kind": "end", "why": why})
+    command = [sys.executable, "-m", "lethe.evidence.gdn_gpu", "warm"]
+    how: dict[str, Any] = {"cwd": provenance.ROOT, "env": {**os.environ, **processes.ENVIRONMENT}}
+    quiet = subprocess.DEVNULL
+    return [subprocess.Popen([*command, member], stdout=quiet, stderr=quiet, **how) for member in FLA]
 
 
-def _answers(command: list[str], abouts: list[Row], end: float) -> Iterator[Row | str]:
-    """Each task's answer by a new process; unless it answers all, at last why the next one has none."""
-    answers: queue.Queue[str | None] = queue.Queue()
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=provenance.ROOT)
-
-    def read() -> None:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if line.startswith(MARK):
-                answers.put(line.removeprefix(MARK))
-        answers.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    extra = STARTS
-    try:
-        for about in abouts:
-            patience = PATIENCE.get(about["kind"], PATIENCE["checks"]) + extra
-            wait, extra = min(patience, end - time.monotonic()), 0.0
-            try:
-                answer = answers.get(timeout=max(0.0, wait))
-            except queue.Empty:
-                yield f"no answer within {patience:.0f} s"
-                return
-            if answer is None:
-                yield f"the process ended with status {child.wait()}"
-                return
-            row: Row = json.loads(answer)
-            yield row
-            if "lost" in row:
-                return
-    finally:
+def _joined(children: list[subprocess.Popen[bytes]], end: float) -> None:
+    """Wait for children until `end`, then end those that still run."""
+    for child in children:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, end - time.monotonic()))
         child.kill()
         child.wait()
-
-
-def _brief(row: Row) -> str:
-    """A line for whoever watches."""
-    names = ("kind", "member", "gate", "io", "dv", "batch", "heads", "length", "cuts", "save")
-    text = " ".join(str(row[name]) for name in names if name in row)
-    if "why" in row or "error" in row:
-        return f"{text}: {row.get('why') or row['error']}"
-    if "passed" in row:
-        worst = row.get("errors") and max(row["errors"].items(), key=lambda x: x[1] if x[1] else 9.0)
-        return f"{text}: {'passed' if row['passed'] else 'FAILED'} {worst or ''}"
-    median = {name: round(us, 1) for name, us in row.get("median_us", {}).items()}
-    ratio = {name: round(x, 2) for name, x in row.get("ratio", {}).items()}
-    against = {n: round(row[n]["fla_over_ours"], 2) for n in ("forward", "forward+backward") if n in row}
-    return f"{text}: {median or ''} {ratio or ''} {against or ''} {row.get('agrees', '')}"
+    children.clear()
 
 
 def _finite(value: Any) -> Any:
@@ -256,21 +230,25 @@ def _lost() -> str:
 
 
 def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured") -> list[Path]:
-    """Write what `run` left: ``gdn_accuracy`` and ``gdn_speed`` of that device, with its own versions."""
+    """Write what `run` left: ``gdn_accuracy``, ``gdn_training`` and ``gdn_speed`` of that device, with its
+    own versions; the baselines are part of the speed."""
     slug, written = elsewhere.device(folder).slug, []
-    for experiment, file, script, units in (
-        ("gdn_accuracy", ACCURACY, "lethe/evidence/gdn_gpu_checks.py", {"errors": "of the largest value"}),
-        ("gdn_speed", SPEED, "lethe/evidence/gdn_gpu_speed.py", {"us": "us", "bytes": "B", "peak": "B"}),
+    for experiment, phases, units in (
+        ("gdn_accuracy", ("checks",), {"errors": "of the largest value"}),
+        ("gdn_training", ("training",), {"losses": "mean squared error"}),
+        ("gdn_speed", ("speed", "baselines"), {"us": "us", "their_us": "us", "bytes": "B", "peak": "B"}),
     ):
-        if not (folder / file).is_file():
+        files = [folder / PHASES[phase].file for phase in phases if (folder / PHASES[phase].file).is_file()]
+        if not files:
             continue
-        rows = [json.loads(line) for line in (folder / file).read_text().splitlines()]
+        rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
         # a case whose library was not in the folder has not been measured
         samples = [_told(row) for row in rows if not str(row.get("error", "")).startswith("LibraryError")]
+        scripts = [f"lethe/evidence/{PHASES[phase].module}.py" for phase in phases]
         written.append(
             elsewhere.record(
                 measured / slug / f"{experiment}.json", folder, experiment=experiment, samples=samples,
-                parameters={}, script=script, sources=[KERNELS], units=units,
+                parameters={}, script=scripts[0], sources=[KERNELS, *scripts[1:]], units=units,
                 command="python -m lethe.evidence.gdn_gpu run",
             )
         )  # fmt: skip
@@ -290,13 +268,12 @@ def main(argv: list[str] | None = None) -> int:
     make.add_argument("--processes", type=int, default=2)
     go = commands.add_parser("run")
     go.add_argument("--out", type=Path, required=True)
-    go.add_argument("--seconds", type=float, default=240.0)
-    go.add_argument("--fla", action="store_true")
-    go.add_argument("--only", choices=list(PHASES))
+    go.add_argument("--seconds", type=float, default=330.0)
+    go.add_argument("--only", nargs="+", choices=list(PHASES), default=list(PHASES))
     child = commands.add_parser("serve")
     child.add_argument("phase", choices=list(PHASES))
-    child.add_argument("--first", type=int, default=0)
-    child.add_argument("--fla", action="store_true")
+    child.add_argument("--tasks", default="")
+    commands.add_parser("warm").add_argument("member")
     commands.add_parser("record").add_argument("folder", type=Path)
     given = parser.parse_args(argv)
     if given.command == "build":
@@ -304,9 +281,17 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(failed) or "every library is there and current")
         return 1 if failed else 0
     if given.command == "serve":
-        return serve(given.phase, given.first, given.fla)
-    if given.command == "run":
-        run(given.out, given.seconds, given.fla, [given.only] if given.only else list(PHASES))
+        return serve(given.phase, [int(number) for number in given.tasks.split(",") if number])
+    if given.command == "warm":
+        from lethe.evidence.gdn_gpu_baselines import warm
+
+        warm(given.member)
+    elif given.command == "run":
+        try:
+            run(given.out, given.seconds, given.only)
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            return 2
     else:
         for path in record(given.folder):
             print(path)

@@ -1,16 +1,24 @@
 """Device times of the gated linear recurrence on a GPU, from CUDA graphs (`lethe.kernels.timing`).
 
-`tasks` gives, for `gdn_gpu`, a line for each shape: forward and backward passes (recompute, no final state),
-each kernel by itself, bytes that the pipeline moves (`cost.traffic`) with the ratio of the time to those at
-the bandwidth that a copy reaches on this device, and the peak of memory. The steps of a line alternate.
+`tasks` gives, for `gdn_gpu`, a line for each shape: forward and backward passes (no final state; recompute,
+or with the forward pass's checkpoints where the shape says ``save``), each kernel by itself, the floors, and
+the peak of memory. The steps of a line alternate.
 
-With ``fla`` flash-linear-attention is timed on the same inputs in the same process, ours beside it once more:
-forward, and forward with backward through autograd. Where it cannot be imported or fails, the line says so.
+A floor is bytes over the bandwidth that the fastest copy reaches on this device (`bandwidths`), in
+microseconds:
+
+* ``least`` and ``least_forward``: what the backward and the forward pass must move whatever their kernels
+  are, `cost.compulsory`: inputs, outputs, gradients, checkpoints, each once. They bound every implementation
+  from below as long as the tensors do not fit in the L2 cache;
+* ``prep``, ``scan`` and ``out``: what a kernel of the backward pass reads and writes, workspaces included,
+  each tensor once (`cost.traffic`); ``backward`` is their sum. A workspace that stays in the L2 cache from
+  one kernel to the next beats it. Known for recompute mode.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,12 +27,12 @@ import torch
 import torch.nn.functional as F
 
 from lethe.evidence.gdn_gpu_checks import DTYPES, Call
-from lethe.evidence.gdn_precision import MEMBERS
+from lethe.evidence.gdn_precision import MEMBERS, decays
 from lethe.kernels import timing
 from lethe.kernels.gdn import cute_sm90
 from lethe.kernels.gdn.checks import Arguments
 from lethe.kernels.gdn.chunks import CHUNK
-from lethe.kernels.gdn.cost import least_traffic, traffic
+from lethe.kernels.gdn.cost import compulsory, traffic
 
 REPEATS = 9
 COPIED = 1 << 30
@@ -43,9 +51,11 @@ class Shape:
     length: int = 2048
     dv: int = 128
     io: str = "bf16"
+    save: bool = False
+    gate: str = "mild"
 
     def call(self) -> Call:
-        """Inputs with mild gates, without initial and final state."""
+        """Inputs with gates as `gdn_precision` has them, without initial and final state."""
         return _inputs(self)
 
     @property
@@ -64,7 +74,10 @@ class Shape:
 
 @functools.lru_cache(maxsize=1)
 def _inputs(shape: Shape, device: str = "cuda") -> Call:
-    """Drawn where they are used: keys of length one, gates as `gdn_precision` has them."""
+    """Drawn where they are used: keys of length one, gates as `gdn_precision` has them.
+
+    b and w that are one number a head are the same number, as in DeltaNet, GDN and KDA.
+    """
     r = torch.Generator(device).manual_seed(0)
     io, rows = DTYPES[shape.io], (shape.batch, shape.length, shape.heads)
 
@@ -78,10 +91,12 @@ def _inputs(shape: Shape, device: str = "cuda") -> Call:
     v, do = (normal(shape.dv).to(io) for _ in range(2))
     g, b, w = shape.widths
     gates = (
-        gate(g, lambda x: F.logsigmoid(x + 3)),
+        gate(g, functools.partial(decays, shape.gate)),
         gate(b, lambda x: x.sigmoid().to(io)),
         gate(w, lambda x: x.sigmoid().to(io)),
     )
+    if shape.widths[1:] == (1, 1):
+        gates = (*gates[:2], gates[1])
     a = Arguments(q, k, v, *gates, None, None, 128**-0.5)
     return Call(a, do, torch.zeros(a.state_shape, device=device))
 
@@ -94,6 +109,12 @@ def shapes() -> Iterator[Shape]:
     for member in reversed(MEMBERS):
         found[Shape(member)] = None
     found[Shape(dv=64)] = None
+    for gate in ("steep", "strong"):
+        found[Shape(gate=gate)] = None
+    found[Shape(save=True)] = None
+    for member in ("kda", "gdn", "gla"):
+        found[Shape(member, dv=64)] = None
+    found[Shape(save=True, dv=64)] = None
     for batch, heads in ((1, 4), (1, 8), (2, 4), (2, 8), (1, 16), (8, 16), (2, 32), (1, 32), (8, 32)):
         found[Shape(batch=batch, heads=heads)] = None
     for batch, heads in ((1, 4), (1, 8), (2, 4), (2, 8)):
@@ -111,142 +132,97 @@ def shapes() -> Iterator[Shape]:
 # --- ours -------------------------------------------------------------------------------------
 
 
-def passes(shape: Shape) -> dict[str, Callable[[], Any]]:
-    """The two passes and their kernels, by name."""
+def whole(shape: Shape) -> dict[str, Callable[[], Any]]:
+    """The two passes."""
     c = shape.call()
+    saved = cute_sm90.forward(c.a, True)[2] if shape.save else None
+    return {
+        "forward": lambda: cute_sm90.forward(c.a, shape.save),
+        "backward": lambda: cute_sm90.backward(c.a, c.do, None, saved),
+    }
+
+
+def kernels(shape: Shape) -> dict[str, Callable[[], Any]]:
+    """The kernels of both passes, each by itself, after one launch of each in order."""
+    c, steps = shape.call(), {}
     device = c.a.q.device
     count = torch.cuda.get_device_properties(device).multi_processor_count
 
     def new(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(size, dtype=dtype, device=device)
 
-    ahead, _ = cute_sm90.plan_forward(c.a, False, new)
-    back, _ = cute_sm90.plan_backward(c.a, c.do, None, None, new, count)
-    steps: dict[str, Callable[[], Any]] = {
-        "forward": lambda: cute_sm90.forward(c.a, False),
-        "backward": lambda: cute_sm90.backward(c.a, c.do, None),
-    }
+    saved = cute_sm90.forward(c.a, True)[2] if shape.save else None
+    ahead, _ = cute_sm90.plan_forward(c.a, shape.save, new)
+    back, _ = cute_sm90.plan_backward(c.a, c.do, None, saved, new, count)
     for prefix, plan in (("forward", ahead), ("backward", back)):
         for step in plan:
             step.launch()
-        steps |= {f"{prefix}.{step.stage}": step.launch for step in plan}
+            steps[f"{prefix}.{step.stage}"] = step.launch
     return steps
 
 
 def ours(shape: Shape) -> Row:
-    """Times, bytes, ratios, memory."""
+    """Times, bytes, floors, ratios, memory."""
     c = shape.call()
     peaks = {"inputs": torch.cuda.memory_allocated()}
-    for name, work in (
-        ("forward", lambda: cute_sm90.forward(c.a, False)),
-        ("backward", lambda: cute_sm90.backward(c.a, c.do, None)),
-    ):
+    passes = whole(shape)
+    for name, step in passes.items():
         torch.cuda.reset_peak_memory_stats()
-        work()
+        step()
         torch.cuda.synchronize()
         peaks[name] = torch.cuda.max_memory_allocated()
-    us = timing.measured(passes(shape), REPEATS)
-    moved = {k: v * shape.chunks for k, v in traffic(dv=shape.dv, widths=shape.widths).items()}
-    moved["backward"] = sum(moved.values())
-    moved["least"] = least_traffic(dv=shape.dv, widths=shape.widths) * shape.chunks
-    floor = {name: 1e6 * size / bandwidth() for name, size in moved.items()}
+    us = timing.measured(passes | kernels(shape), REPEATS)
     median = {name: timing.summary(samples)["median"] for name, samples in us.items()}
-    ratios = {name: median[f"backward.{name}"] / floor[name] for name in ("prep", "scan", "out")}
-    ratios |= {name: median["backward"] / floor[name] for name in ("backward", "least")}
-    row = {"us": us, "median_us": median, "bytes": moved, "floor_us": floor, "ratio": ratios}
-    return {**row, "bandwidth": bandwidth(), "peak": peaks}
+    least = floors(shape, c.a.state_shape, bandwidth())
+    found = {name: median[f"backward.{name}"] for name in ("prep", "scan", "out")} | median
+    found |= {"least": median["backward"], "least_forward": median["forward"]}
+    ratios = {name: found[name] / floor for name, floor in least["floor_us"].items()}
+    row = {"us": us, "median_us": median, **least, "ratio": ratios}
+    return {**row, "bandwidth": bandwidth(), "bandwidths": bandwidths(), "peak": peaks}
+
+
+def floors(shape: Shape, states: tuple[int, ...], per_second: float) -> Row:
+    """``bytes`` and ``floor_us`` of a shape at a bandwidth, by the names that the module gives.
+
+    The final states (`states`: their shape) are always written by the forward pass, float32.
+    """
+    sizes = {"dv": shape.dv, "widths": shape.widths}
+    each = compulsory(**sizes, checkpoints=shape.save)  # type: ignore[arg-type]
+    moved = {"least": each["backward"] * shape.chunks}
+    moved["least_forward"] = each["forward"] * shape.chunks + 4 * math.prod(states)
+    if not shape.save:
+        own = traffic(**sizes, once=True)  # type: ignore[arg-type]
+        moved |= {name: size * shape.chunks for name, size in own.items()}
+        moved["backward"] = sum(own.values()) * shape.chunks
+    return {"bytes": moved, "floor_us": {name: 1e6 * size / per_second for name, size in moved.items()}}
+
+
+def bandwidth() -> float:
+    """Bytes a second, read and written, of the fastest way to copy."""
+    return max(bandwidths().values())
 
 
 @functools.cache
-def bandwidth() -> float:
-    """Bytes a second of a copy, read and written."""
-    source = torch.empty(COPIED // 2, dtype=torch.uint8, device="cuda")
+def bandwidths() -> dict[str, float]:
+    """Bytes a second of several ways to copy: the driver's, an elementwise kernel on words of 4 and 8 bytes.
+
+    Of five samples the fastest; the buffers are ten times as large as any L2 cache.
+    """
+    source = torch.ones(COPIED // 8, dtype=torch.int32, device="cuda")
     target = torch.empty_like(source)
-    samples = timing.measured({"copy": lambda: target.copy_(source)}, 5)["copy"]
-    return 1e6 * COPIED / min(samples)
-
-
-# --- flash-linear-attention -------------------------------------------------------------------
-
-FLA = {"gdn2": ("gdn2", "chunk_gdn2"), "kda": ("kda", "chunk_kda"), "gla": ("gla", "chunk_gla")} | {
-    "gdn": ("gated_delta_rule", "chunk_gated_delta_rule")
-}
-"""Member -> the module under ``fla.ops`` and the function that is the same operator."""
-
-
-def fla_shapes() -> Iterator[Shape]:
-    """What both are timed on."""
-    for member in FLA:
-        yield Shape(member)
-    for length in (4096, 512, 8192, 16384, 1024):
-        yield Shape(length=length)
-    for batch, heads in ((1, 4), (2, 8), (1, 8), (2, 4)):
-        yield Shape(batch=batch, heads=heads)
-    for member in ("kda", "gdn", "gla"):
-        for length in (512, 8192):
-            yield Shape(member, length=length)
-
-
-def theirs(shape: Shape) -> Row:
-    """fla and ours on the same inputs."""
-    import importlib
-    from importlib import metadata
-
-    c = shape.call()
-    module, name = FLA[shape.member]
-    function = getattr(importlib.import_module(f"fla.ops.{module}"), name)
-    inputs = {n: t for n, t in c.a.tensors().items() if n not in ("initial_state", "cu_seqlens")}
-    if shape.member in ("kda", "gdn"):
-        inputs["beta"] = inputs.pop("b")[..., 0]
-        del inputs["w"]
-    if shape.member == "gdn":
-        inputs["g"] = inputs["g"][..., 0]
-    inputs = {n: t.detach().clone().requires_grad_() for n, t in inputs.items()}
-
-    def run() -> torch.Tensor:
-        o: torch.Tensor = function(**inputs, scale=c.a.scale)[0]
-        return o
-
-    def train() -> Any:
-        return torch.autograd.grad(run(), list(inputs.values()), c.do)
-
-    def infer() -> Any:
-        with torch.no_grad():
-            return run()
-
-    def both() -> Any:
-        cute_sm90.forward(c.a, False)
-        return cute_sm90.backward(c.a, c.do, None)
-
-    us = timing.measured(
-        {"forward": lambda: cute_sm90.forward(c.a, False), "forward+backward": both}, REPEATS
-    )
-    row: Row = {"us": us, "fla_version": metadata.version("fla-core"), "agrees": _agreement(c, infer, train)}
-    for key, step in (("forward", infer), ("forward+backward", train)):
-        samples, clock = timing.alone(step, REPEATS)
-        middle = [timing.summary(x)["median"] for x in (samples, us[key])]
-        row[key] = {"fla_us": samples, "clock": clock, "fla_over_ours": middle[0] / middle[1]}
-    return row
-
-
-def _agreement(c: Call, infer: Callable[[], Any], train: Callable[[], Any]) -> dict[str, float]:
-    """Largest difference over our largest value: that it is the same operator that is timed."""
-    pairs = {"o": (cute_sm90.forward(c.a, False)[0], infer())}
-    pairs["dq"] = (cute_sm90.backward(c.a, c.do, None)["q"], train()[0])
-    return {
-        n: float((a.float() - b.float()).abs().max() / a.float().abs().max()) for n, (a, b) in pairs.items()
+    wide = (source.view(torch.int64), target.view(torch.int64))
+    ways: dict[str, Callable[[], Any]] = {
+        "copy": lambda: target.copy_(source),
+        "kernel, 4 bytes": lambda: torch.neg(source, out=target),
+        "kernel, 8 bytes": lambda: torch.neg(wide[0], out=wide[1]),
     }
+    return {name: 1e6 * COPIED / min(us) for name, us in timing.measured(ways, 5).items()}
 
 
 # --- what is run ------------------------------------------------------------------------------
 
 
-def tasks(fla: bool) -> Iterator[tuple[Row, Callable[[], Row]]]:
+def tasks() -> Iterator[tuple[Row, Callable[[], Row]]]:
     """(what it is about, how the rest is found)."""
-    grid = list(shapes())
-    first = 16 if fla else len(grid)
-    plan = [("ours", shape, ours) for shape in grid[:first]]
-    plan += [("fla", shape, theirs) for shape in fla_shapes()] if fla else []
-    plan += [("ours", shape, ours) for shape in grid[first:]]
-    for kind, shape, work in plan:
-        yield {"kind": kind, **asdict(shape)}, functools.partial(work, shape)
+    for shape in shapes():
+        yield {"kind": "ours", **asdict(shape)}, functools.partial(ours, shape)

@@ -21,7 +21,8 @@ from lethe import provenance
 RECORD = provenance.ROOT / "data" / "measured" / "cpu" / "gdn_precision.json"
 GATES = ("mild", "strong", "none")
 """``mild`` logsigmoid(N + 3), ``strong`` 5 sigmoid(N) down to -5 (KDA's), ``none`` within 1e-4 of zero; and
-``unit`` sigmoid(N), within [-1, 0], for float16 inputs."""
+``unit`` sigmoid(N), within [-1, 0], for float16 inputs. Beside the plans, ``steep`` 20 sigmoid(N) closes
+so fast that decays leave float32 within a chunk's blocks."""
 
 _CHANNEL, _HEAD = "channel", "head"
 MEMBERS: dict[str, tuple[str, str, str]] = {
@@ -88,7 +89,7 @@ def draw(case: Case) -> dict[str, Any]:
     found: dict[str, Any] = {"q": q, "k": k, "v": v, "do": do}
     for name, kind, width in zip("gbw", MEMBERS[case.member], (case.dk, case.dk, case.dv), strict=True):
         logit = normal(width)[..., : 1 if kind == _HEAD else width]
-        found[name] = None if not kind else _gate(case.gate, logit) if name == "g" else torch.sigmoid(logit)
+        found[name] = None if not kind else decays(case.gate, logit) if name == "g" else torch.sigmoid(logit)
     io = torch.bfloat16 if case.io == "bf16" else torch.float16
     for name in ("q", "k", "v", "b", "w", "do"):
         found[name] = None if found[name] is None else found[name].to(io).float()
@@ -97,7 +98,8 @@ def draw(case: Case) -> dict[str, Any]:
     return found
 
 
-def _gate(kind: str, logit: Any) -> Any:
+def decays(kind: str, logit: Any) -> Any:
+    """Gates g of a kind (see `GATES`) from normal numbers."""
     import torch
     import torch.nn.functional as F
 
@@ -105,6 +107,7 @@ def _gate(kind: str, logit: Any) -> Any:
         "mild": lambda x: F.logsigmoid(x + 3),
         "strong": lambda x: -5 * torch.sigmoid(x),
         "unit": lambda x: -torch.sigmoid(x),
+        "steep": lambda x: -20 * torch.sigmoid(x),
         "none": lambda x: -1e-4 * torch.sigmoid(x),
     }[kind](logit)
 

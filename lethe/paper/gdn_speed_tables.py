@@ -26,6 +26,12 @@ TARGET_US = 250.0
 """What the backward pass may take at the main shape (`MAIN`)."""
 
 MAIN = {"member": "gdn2", "batch": 2, "heads": 16, "length": 2048, "dv": 128, "io": "bf16"}
+PLAIN = {"save": False, "gate": "mild"}
+"""What a shape is where its row does not say it."""
+
+OTHERS = {"fla": "fla", "cudnn": "cuDNN"}
+"""Whose kernels are timed beside ours, by the kind of row."""
+
 STAGES = ("prep", "scan", "out")
 BOTH = "forward+backward"
 DESIGN = ROOT / "lethe" / "kernels" / "gdn" / "DESIGN.md"
@@ -36,40 +42,51 @@ def timed(record: Measurement | None) -> list[Row]:
     return [r for r in samples(record, "ours") if "median_us" in r]
 
 
-def compared(record: Measurement | None) -> list[Row]:
-    """Shapes on which fla was timed beside ours."""
-    return [r for r in samples(record, "fla") if BOTH in r]
+def compared(record: Measurement | None, kind: str = "fla") -> list[Row]:
+    """Shapes on which other people's kernels were timed beside ours."""
+    return [r for r in samples(record, kind) if "us" in r]
+
+
+def skipped(record: Measurement | None) -> str:
+    """Whose kernels were not timed, and why, as sentences; empty if everybody's were."""
+    return " ".join(dict.fromkeys(f"{r['skipped']}." for r in samples(record) if "skipped" in r))
 
 
 def at(rows: Iterable[Row], **shape: Any) -> Row | None:
     """The row of a shape, the main one where nothing else is said."""
-    wanted = {**MAIN, **shape}
-    return next((r for r in rows if all(r[k] == v for k, v in wanted.items())), None)
+    wanted = {**MAIN, **PLAIN, **shape}
+    return next((r for r in rows if wanted.items() <= {**PLAIN, **r}.items()), None)
 
 
 def over_length(rows: Iterable[Row]) -> list[Row]:
     """The main shape at every length, by length."""
-    fixed = {k: v for k, v in MAIN.items() if k != "length"}
-    return sorted((r for r in rows if all(r[k] == v for k, v in fixed.items())), key=lambda r: r["length"])
+    fixed = {k: v for k, v in {**MAIN, **PLAIN}.items() if k != "length"}
+    found = (r for r in rows if fixed.items() <= {**PLAIN, **r}.items())
+    return sorted(found, key=lambda r: int(r["length"]))
 
 
 def speed(rows: Sequence[Row]) -> pd.DataFrame:
     """Both passes and each kernel by shape, the distance to the floors, and the peak of memory."""
-    columns = ["member", "inputs", "B", "H", "L", "d_v", "forward", *STAGES, "backward", "× traffic",
-               "× least", "peak (MiB)"]  # fmt: skip
-    times = ("forward", *(f"backward.{stage}" for stage in STAGES), "backward")
+    columns = ["member", "inputs", "g", "mode", "B", "H", "L", "d_v", "forward", "× least", *STAGES,
+               "backward", "× traffic", "× least ", "peak (MiB)"]  # fmt: skip
+    times = (*(f"backward.{stage}" for stage in STAGES), "backward")
     found = []
-    for r in sorted(rows, key=_place):
-        shape = [r[name] for name in ("member", "io", "batch", "heads", "length", "dv")]
-        ratios = [f"{r['ratio'][name]:.2f}" for name in ("backward", "least")]
+    for r in sorted(({**PLAIN, **r} for r in rows), key=_place):
+        shape = [r["member"], r["io"], r["gate"], "save" if r["save"] else "recompute"]
+        shape += [r[name] for name in ("batch", "heads", "length", "dv")]
+        ahead, traffic, least = (
+            f"{r['ratio'][n]:.2f}" if n in r["ratio"] else "–" for n in ("least_forward", "backward", "least")
+        )
+        us = [f"{r['median_us'][n]:.1f}" for n in ("forward", *times)]
         peak = round(r["peak"]["backward"] / 2**20)
-        found.append([*shape, *(f"{r['median_us'][n]:.1f}" for n in times), *ratios, peak])
+        found.append([*shape, us[0], ahead, *us[1:], traffic, least, peak])
     return filled(columns, found)
 
 
 def _place(row: Row) -> tuple[Any, ...]:
     member = list(gdn_precision.MEMBERS).index(row["member"])
-    return -member, -row["dv"], row["io"], row["batch"], row["heads"], row["length"]
+    plain = (row["save"], row["gate"])
+    return -member, -row["dv"], row["io"], plain, row["batch"], row["heads"], row["length"]
 
 
 def predictions(design: Path = DESIGN) -> dict[str, float]:
@@ -97,23 +114,23 @@ def breakdown(rows: Sequence[Row], design: Path = DESIGN) -> pd.DataFrame:
 
 
 def against(rows: Sequence[Row]) -> pd.DataFrame:
-    """fla and ours on the same inputs, in one process; above one, ours is faster."""
-    columns = ["member", "B", "H", "L", "forward", "fla", "fla / ours", "forward + backward", "fla ",
-               "fla / ours ", "fla's clock", "largest difference"]  # fmt: skip
+    """Other people's kernels and ours on the same inputs, in one process; above one, ours is faster."""
+    columns = ["whose", "member", "B", "H", "L", "d_v", "pass", "ours", "theirs", "theirs / ours",
+               "their clock", "largest difference"]  # fmt: skip
     shown = []
     for r in rows:
-        cells: list[Any] = [r[name] for name in ("member", "batch", "heads", "length")]
-        for name in ("forward", BOTH):
-            mine, theirs = (statistics.median(x) for x in (r["us"][name], r[name]["fla_us"]))
-            cells += [f"{mine:.0f}", f"{theirs:.0f}", f"{r[name]['fla_over_ours']:.2f}"]
-        clocks = dict.fromkeys(r[name]["clock"] for name in ("forward", BOTH))
-        shown.append([*cells, ", ".join(clocks), scientific(max(r["agrees"].values()))])
+        shape: list[Any] = [r[name] for name in ("member", "batch", "heads", "length", "dv")]
+        for name, ours in r["us"].items():
+            mine, theirs = (statistics.median(x) for x in (ours, r[name]["their_us"]))
+            cells = [f"{mine:.0f}", f"{theirs:.0f}", f"{r[name]['over_ours']:.2f}", r[name]["clock"]]
+            difference = scientific(max(r["agrees"].values()))
+            shown.append([OTHERS[r["kind"]], *shape, name.replace("+", " + "), *cells, difference])
     return filled(columns, shown)
 
 
 def ratios(rows: Sequence[Row], name: str) -> list[tuple[str, float]]:
-    """(shape, fla over ours) for the general member."""
-    return [(f"L{r['length']}", r[name]["fla_over_ours"]) for r in rows if r["member"] == "gdn2"]
+    """(shape, theirs over ours) for the general member."""
+    return [(f"L{r['length']}", r[name]["over_ours"]) for r in rows if r["member"] == "gdn2"]
 
 
 def span(values: Sequence[float]) -> str:
@@ -137,6 +154,7 @@ def targets(record: Measurement | None, values: Measurement | None) -> pd.DataFr
     """What was aimed at before anything was timed, and what came of it."""
     ours, done = timed(record), samples(values, "accuracy")
     row, both = at(ours), [ratio for _, ratio in ratios(over_length(compared(record)), BOTH)]
+    kda = [r["backward"]["over_ours"] for r in compared(record, "cudnn") if r["length"] >= 2048]
     held = sum(bool(r.get("passed")) for r in done)
     found: list[tuple[str, str, bool | None]] = [
         (
@@ -154,7 +172,11 @@ def targets(record: Measurement | None, values: Measurement | None) -> pd.DataFr
             f"{span(both)} times" if both else MISSING,
             min(both) > 1 if both else None,
         ),
-        ("faster than the KDA backward of cuDNN's frontend from L 2,048 on", MISSING, None),
+        (
+            "faster than the KDA backward of cuDNN's frontend from L 2,048 on",
+            f"{span(kda)} times" if kda else MISSING,
+            min(kda) > 1 if kda else None,
+        ),
     ]
     met = {None: "–", True: "yes", False: "**no**"}
     return filled(["target", "measured", "met"], [[text, value, met[ok]] for text, value, ok in found])

@@ -21,7 +21,13 @@ Row = Mapping[str, Any]
 CHOSEN = "fp16 scaled"
 """The plan of the native kernels, as the record names it."""
 
-GATES = {"unit": "within [−1, 0]", "mild": "mild", "strong": "to −5", "none": "none or near zero"}
+GATES = {
+    "unit": "within [−1, 0]",
+    "mild": "mild",
+    "strong": "to −5",
+    "steep": "to −20",
+    "none": "none or near zero",
+}
 """Kinds of decay by the name that a case has."""
 
 SHOWN = {"q": "dq", "k": "dk", "v": "dv", "g": "dg", "b": "db", "w": "dw", "initial_state": "dS₀"}
@@ -201,6 +207,7 @@ def _accuracy_cell(row: Row | None) -> str:
 
 CHECKS = {
     "accuracy": "every error is within its bound",
+    "control": "an input that is wrong at one token is noticed",
     "bits": "every run gives the same bits",
     "graph": "a captured graph on fresh inputs gives the bits of the eager call",
     "operator": "the public operator and its autograd give the kernels' bits",
@@ -228,6 +235,21 @@ def _said(row: Row) -> str:
     return f"{row['member']} {row['io']} {row['gate']} d_v {row['dv']}" + (
         " packed" if row.get("cuts") else ""
     )
+
+
+def training(record: Measurement | None) -> pd.DataFrame:
+    """Each training: losses at both ends with the native kernels and in torch, and their distance."""
+    columns = ["member", "steps", "L", "first loss", "last, native", "last, torch", "apart", "learns"]
+    rows = []
+    for r in samples(record, "training"):
+        start = [r["member"], r["steps"], r["length"]]
+        if "error" in r:
+            rows.append([*start, "–", str(r["error"]).splitlines()[0][:90], "–", "–", "no"])
+            continue
+        last = [f"{r['last'][name]:.4f}" for name in ("native", "torch")]
+        learns = "yes" if r["passed"] else "**no**"
+        rows.append([*start, f"{r['first']['native']:.3f}", *last, f"{r['apart']:.1e}", learns])
+    return filled(columns, rows)
 
 
 def unfinished(*records: Measurement | None) -> str:

@@ -135,7 +135,9 @@ class Order:
 
     # -- generic proxy
     def wrote(self, warps: Array, off: Array, nbytes: int) -> None:
-        """Generic writes by ``warps`` (same shape as ``off``)."""
+        """Generic writes by ``warps`` (same shape as ``off``); none where no lane was active."""
+        if not off.size:
+            return
         stamp = (warps.astype(np.uint32) + np.uint32(1)) << np.uint32(_EPOCH_BITS)
         stamp = stamp | self.clock[warps, warps].astype(np.uint32)
         word = off >> 2

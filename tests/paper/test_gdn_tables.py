@@ -52,7 +52,7 @@ def ours(**shape) -> dict:
 
 
 def theirs(length: int, ratio: float) -> dict:
-    side = {"fla_us": [300.0 * ratio] * 3, "clock": "graph", "fla_over_ours": ratio}
+    side = {"their_us": [300.0 * ratio] * 3, "clock": "graph", "over_ours": ratio}
     us = {"forward": [300.0] * 3, "forward+backward": [300.0] * 3}
     row = {
         "kind": "fla",
@@ -115,7 +115,35 @@ def test_times_stand_beside_predictions_and_floors():
     assert table.loc["backward", "measured (µs)"] == "240.0"
     assert list(speeds.speed(speeds.timed(TIMED))["member"]) == ["gdn2", "kda"]
     against = speeds.against(speeds.compared(TIMED))
-    assert list(against["fla / ours "]) == ["2.00", "0.80"] and list(against["fla"]) == ["600", "240"]
+    assert list(against["theirs / ours"]) == ["2.00", "2.00", "0.80", "0.80"]
+    assert list(against["theirs"]) == ["600", "600", "240", "240"] and set(against["whose"]) == {"fla"}
+
+
+def test_shapes_are_found_by_mode_and_gates_too():
+    other = [ours(save=True), ours(gate="steep"), ours()]
+    for r in other[:2]:
+        del r["ratio"]["backward"]
+    assert speeds.at(other) is other[2] and speeds.at(other, gate="steep") is other[1]
+    assert speeds.over_length(other) == other[2:]
+    table = speeds.speed(other)
+    assert list(table["mode"]) == ["recompute", "recompute", "save"]
+    assert list(table["× traffic"]) == ["1.36", "–", "–"] and set(table["× least"]) == {"–"}
+
+
+def test_cudnn_is_a_target_where_it_was_timed_and_otherwise_says_why_not():
+    back = {"their_us": [500.0] * 3, "clock": "graph", "over_ours": 1.5}
+    row = {**theirs(2048, 1.0), "kind": "cudnn", "us": {"backward": [300.0] * 3}, "backward": back}
+    told = speeds.targets(record([row]), None)
+    assert told["measured"][3] == "1.50 to 1.50 times" and told["met"][3] == "yes"
+    assert speeds.skipped(record([{"kind": "cudnn", "skipped": "it is not there"}] * 2)) == "it is not there."
+
+
+def test_training_shows_both_ends_and_what_failed():
+    row = {"kind": "training", "member": "gla", "steps": 300, "length": 128}
+    ends = {"first": {"native": 1.0}, "last": {"native": 0.1, "torch": 0.11}, "apart": 0.09, "passed": True}
+    table = values.training(record([{**row, **ends}, {**row, "error": "RuntimeError: no luck"}]))
+    assert list(table["learns"]) == ["yes", "no"] and table["last, native"][0] == "0.1000"
+    assert "no luck" in table["last, native"][1] and first(values.training(None)) == MISSING
 
 
 def test_the_emulator_table_marks_what_misses():

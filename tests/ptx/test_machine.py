@@ -169,6 +169,28 @@ st.global.v2.b32 [%rd1], {%r20, %r24};
     assert out[1::2].tolist() == [512 + 4 * i + 2 for i in range(128)]
 
 
+def test_a_cp_async_that_no_lane_executes_copies_nothing() -> None:
+    """What a masked load of a tensor becomes where a warp has nothing of it, in a kernel whose generic and
+    asynchronous accesses are kept apart."""
+    source, out = aligned(np.arange(1024, dtype=np.uint32)), aligned(np.zeros(256, np.uint32))
+    body = """
+setp.gt.u32 %p1, %r0, 4096;
+mov.b32 %r20, 7;
+st.shared.b32 [%r3], %r20;
+@%p1 cp.async.ca.shared.global [%r3], [%rd10], 4;
+cp.async.commit_group;
+cp.async.bulk.commit_group;
+cp.async.wait_group 0;
+bar.sync 0;
+ld.shared.b32 %r20, [%r3];
+mul.wide.u32 %rd1, %r0, 8;
+add.s64 %rd1, %rd1, %rd11;
+st.global.b32 [%rd1], %r20;
+"""
+    execute(body, [source, out])
+    assert out[0::2].tolist() == [7] * 128
+
+
 def test_cp_async_without_wait_is_a_race() -> None:
     source = aligned(np.arange(512, dtype=np.uint32))
     body = (

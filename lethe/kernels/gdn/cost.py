@@ -74,18 +74,21 @@ def tensor_work(plan: Plan = CHOSEN, dk: int = 128, dv: int = 128) -> dict[str, 
     return work
 
 
-def handed_bytes(plan: Plan = CHOSEN, dk: int = 128, dv: int = 128, erase: bool = True) -> dict[str, int]:
+def handed_bytes(
+    plan: Plan = CHOSEN, dk: int = 128, dv: int = 128, erase: bool = True, once: bool = False
+) -> dict[str, int]:
     """Bytes that each stage writes to or reads from workspaces, per chunk and head.
 
-    Without erasure there is neither T nor W, and scan reads Kt in one direction only.
+    Without erasure there is neither T nor W, and scan reads Kt in one direction only. With `once` what scan
+    reads in both directions counts once: the second time it may come from the L2 cache.
     """
     square, keys, values, states = CHUNK * CHUNK, CHUNK * dk, CHUNK * dv, dk * dv
     sizes = {"A": square, "T": square, "Kt": keys, "W": keys, "U": values}
     total = dict.fromkeys(("prep", "scan", "out"), 0)
     for name, stages in HANDED.items():
         width = 4 if plan.form(f"store.{name}") in ("bf16x2", "fp32") else 2
-        if not erase:
-            stages = () if name in "TW" else tuple(dict.fromkeys(stages))
+        if once or not erase:
+            stages = () if not erase and name in "TW" else tuple(dict.fromkeys(stages))
         for stage in stages:
             total[stage] += width * sizes.get(name, states)
     return total
@@ -96,15 +99,15 @@ Widths = tuple[int, int, int]
 
 
 def traffic(
-    plan: Plan = CHOSEN, dk: int = 128, dv: int = 128, widths: Widths | None = None
+    plan: Plan = CHOSEN, dk: int = 128, dv: int = 128, widths: Widths | None = None, once: bool = False
 ) -> dict[str, int]:
     """Bytes of memory traffic of each stage, per chunk and head: inputs, gradients, workspaces.
 
     Inputs and gradients are 16 bits wide, decays and their gradients 32; every gate is one a channel unless
-    `widths` says otherwise.
+    `widths` says otherwise. `once`: see `handed_bytes`.
     """
     widths = (dk, dk, dv) if widths is None else widths
-    total = handed_bytes(plan, dk, dv, widths[1] > 0)
+    total = handed_bytes(plan, dk, dv, widths[1] > 0, once)
     inputs, gradients = _tokens(dk, dv, widths)
     total["prep"] += inputs
     total["out"] += inputs + gradients
@@ -114,6 +117,21 @@ def traffic(
 def least_traffic(dk: int = 128, dv: int = 128, widths: Widths | None = None) -> int:
     """Bytes of inputs and gradients alone, each moved once, per chunk and head."""
     return sum(_tokens(dk, dv, (dk, dk, dv) if widths is None else widths))
+
+
+def compulsory(
+    dk: int = 128, dv: int = 128, widths: Widths | None = None, checkpoints: bool = False
+) -> dict[str, int]:
+    """Bytes that each pass must move whatever its kernels are, per chunk and head: every tensor that it is
+    given or returns, once.
+
+    ``forward`` reads q, k, v and the gates and writes o; ``backward`` reads them and dO, and writes a
+    gradient for each. With `checkpoints` the state that enters a chunk is written by the one and read by the
+    other, in 16 bits. States at the ends of a sequence are not counted.
+    """
+    inputs, gradients = _tokens(dk, dv, (dk, dk, dv) if widths is None else widths)
+    kept = 2 * dk * dv if checkpoints else 0
+    return {"forward": inputs + kept, "backward": inputs + gradients + kept}
 
 
 def _tokens(dk: int, dv: int, widths: Widths) -> tuple[int, int]:

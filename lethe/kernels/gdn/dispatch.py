@@ -10,7 +10,9 @@ torch          chunkwise, in float32 or float64             anywhere
 
 A backend that is asked for by name runs or raises; ``cute`` asks for the native kernels of whatever GPU it
 is. ``auto`` takes the first backend that does not refuse; if a GPU has native kernels but they refuse the
-arguments, ``auto`` warns with the reason before it takes torch.
+arguments, ``auto`` warns with the reason before it takes torch. Kernels that have never run on a GPU of their
+kind (`UNPROVEN`) are taken by ``auto`` only for kinds of calls that ``python -m lethe.kernels.gdn.prove`` has
+found right on this GPU; asked for by name they run.
 A backend is a module of this package with ``forward(arguments, save)`` and ``backward(arguments, do, dfinal,
 saved)`` as in `torch_path`; one that is not installed is refused with that reason. A native one also has
 ``lacks(io, dk, dv, gate, erase, write, packed)``: why it cannot run such calls on any machine, or here.
@@ -26,10 +28,14 @@ from types import ModuleType
 
 import torch
 
+from lethe.kernels.gdn.architecture import SM90, SM100
 from lethe.kernels.gdn.checks import Arguments
 
-CAPABILITY = {"cute_sm100": (10, 0), "cute_sm90": (9, 0)}
+CAPABILITY = {"cute_sm100": SM100.capability, "cute_sm90": SM90.capability}
 """Native backend -> compute capability; sm_100a and sm_90a code runs on exactly that one."""
+
+UNPROVEN = frozenset({"cute_sm100"})
+"""Backends whose kernels were executed in `lethe.ptx` alone when this was released."""
 
 BACKENDS = (*CAPABILITY, "torch")
 MODES = ("recompute", "save")
@@ -64,6 +70,26 @@ def _lacks(backend: str, io: str, dk: int, dv: int, gate: str, erase: str, write
     return found
 
 
+@torch.compiler.assume_constant_result
+def _proven(
+    backend: str,
+    index: int | None,
+    io: str,
+    dk: int,
+    dv: int,
+    gate: str,
+    erase: str,
+    write: str,
+    packed: bool,
+) -> bool:
+    from lethe.kernels.gdn import prove
+    from lethe.kernels.gdn.native import Kind
+
+    path = prove.file(prove.architecture_of(backend))
+    found = prove.proven(backend, torch.cuda.get_device_name(index), path)
+    return Kind(io, dk, dv, gate, erase, write, packed) in found
+
+
 def _how(gate: torch.Tensor | None) -> str:
     """How a gate comes."""
     return "none" if gate is None else "head" if gate.shape[3] == 1 else "channel"
@@ -84,8 +110,23 @@ def refusal(backend: str, a: Arguments) -> str:
         return f"q is {a.q.dtype}, the kernels take bfloat16 or float16"
     if a.q.shape[0] * a.q.shape[1] == 0:
         return "there are no tokens, the kernels need one"
+    return _lacks(backend, *_kind(a))
+
+
+def _kind(a: Arguments) -> tuple[str, int, int, str, str, str, bool]:
+    """The fields of `native.Kind`."""
     io, packed = str(a.q.dtype).removeprefix("torch."), a.cu_seqlens is not None
-    return _lacks(backend, io, a.q.shape[3], a.v.shape[3], _how(a.g), _how(a.b), _how(a.w), packed)
+    return io, a.q.shape[3], a.v.shape[3], _how(a.g), _how(a.b), _how(a.w), packed
+
+
+def _doubt(backend: str, a: Arguments) -> str:
+    """Why ``auto`` leaves a backend alone that could run this call, or an empty string."""
+    if backend not in UNPROVEN or _proven(backend, a.q.device.index, *_kind(a)):
+        return ""
+    return (
+        "its kernels have not been shown to be right on this GPU for such calls; run "
+        f"'python -m lethe.kernels.gdn.prove', or ask for backend={backend!r}"
+    )
 
 
 def choose(a: Arguments, backend: str) -> Choice:
@@ -94,6 +135,8 @@ def choose(a: Arguments, backend: str) -> Choice:
     if candidates[0] not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose auto, cute, {', '.join(BACKENDS)}")
     refusals = {name: why for name in BACKENDS if (why := refusal(name, a))}
+    if backend == "auto":
+        refusals |= {name: why for name in BACKENDS if name not in refusals and (why := _doubt(name, a))}
     able = [name for name in candidates if name not in refusals]
     if not able:
         why = "; ".join(dict.fromkeys(refusals[name] for name in candidates))

@@ -118,7 +118,8 @@ def gated_delta_rule(
         cu_seqlens: [N + 1] int32 or int64, first tokens of N sequences packed in B = 1, then L; some may be
             empty. Without it N = B.
         backend: ``auto``, ``cute`` (native or nothing), ``cute_sm100``, ``cute_sm90`` or ``torch``; see
-            `explain`. The native ones round a float32 beta or w to the dtype of q.
+            `explain`. The native ones round a float32 beta or w to the dtype of q. ``auto`` takes those of
+            sm_100a only where ``python -m lethe.kernels.gdn.prove`` has found them right on this GPU.
         mode: ``recompute`` keeps nothing but the inputs for the backward pass, ``save`` also the states that
             enter the chunks (and in torch A and T).
 

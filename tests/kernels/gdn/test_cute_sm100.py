@@ -11,10 +11,10 @@ import torch
 from lethe.evidence.gdn_emulated import poisoned
 from lethe.evidence.gdn_gpu_checks import call
 from lethe.evidence.gdn_precision import Case
-from lethe.kernels.gdn import cute_sm90, cute_sm100, dispatch
+from lethe.kernels.gdn import cute_sm90, cute_sm100, dispatch, launch
+from lethe.kernels.gdn.architecture import HERE, SM90, SM100, STAGES, Architecture, _sources
 from lethe.kernels.gdn.checks import check
-from lethe.kernels.gdn.sm90.declare import Variant
-from lethe.kernels.gdn.sm100 import build, launch
+from lethe.kernels.gdn.declare import Variant
 from lethe.paper import gdn_blackwell_tables as tables
 from lethe.provenance import ROOT
 
@@ -35,18 +35,18 @@ def test_a_plan_has_the_launches_and_arguments_of_sm_90a():
 @pytest.fixture
 def missing(monkeypatch, tmp_path):
     """A machine without the compiler and without libraries."""
-    monkeypatch.setattr(cute_sm100, "_ready", set())
+    cute_sm100.BACKEND.ready.clear()
     monkeypatch.setattr(launch, "available", lambda: False)
-    monkeypatch.setattr(launch, "HERE", tmp_path)
+    monkeypatch.setattr(Architecture, "libraries", lambda self: tmp_path)
     monkeypatch.setenv("LETHE_GDN_CACHE", str(tmp_path))
     monkeypatch.delenv("LETHE_GDN_LIBRARIES", raising=False)
 
 
 def test_without_compiler_and_libraries_it_says_how_to_get_them(missing):
     why = cute_sm100.lacks("float16", 128, 64, "channel", "channel", "channel", False)
-    assert why.startswith("prep_adjoint1") and "sm100.build prep" in why
+    assert why.startswith("prep_adjoint1") and "build --arch sm_100a prep" in why
     with pytest.raises(launch.LibraryError, match="is not built for sm_100a"):
-        launch.find(Variant("scan", {"dk": 128}))
+        launch.find(SM100, Variant("scan", {"dk": 128}))
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,12 @@ def test_on_another_gpu_it_is_refused_in_one_sentence(monkeypatch):
 
 
 def test_a_library_depends_on_both_packages():
-    """The hash sees a module of sm90 that only sm100's own modules import, and tells stages apart."""
-    assert len({build.source_hash(stage) for stage in build.STAGES}) == len(build.STAGES)
+    """The hash sees what both architectures share, and tells architectures and stages apart."""
+    hashes = {a.source_hash(stage) for a in (SM90, SM100) for stage in STAGES}
+    assert len(hashes) == 2 * len(STAGES)
+    found = {path.relative_to(HERE).as_posix() for path in _sources(HERE / "sm100" / "scan.py")}
+    assert found >= {"sm100/scan.py", "sm100/tensor.py", "sm90/scan.py", "sm90/parts.py", "declare.py"}
+    assert "sm90/out.py" not in found
 
 
 def constants(kernel: str) -> dict[str, int]:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from lethe.evidence.gdn_precision import Case, draw
-from lethe.kernels.gdn import cute_sm90, torch_path
+from lethe.kernels.gdn import cute_sm90, native, torch_path
+from lethe.kernels.gdn.architecture import SM90, STAGES, Architecture
 from lethe.kernels.gdn.checks import Arguments
 from lethe.kernels.gdn.precision import PINS, ROUNDOFF
 
@@ -43,7 +44,7 @@ def new(shape, dtype) -> torch.Tensor:
 
 def execute(steps, schedule="early") -> None:
     """A plan's launches, one after the other, on the memory of its tensors."""
-    from lethe.kernels.gdn.sm90 import emulate
+    from lethe.kernels.gdn import emulate
 
     def array(t):
         if not isinstance(t, torch.Tensor):
@@ -51,7 +52,7 @@ def execute(steps, schedule="early") -> None:
         return t.view(torch.int16).numpy().view("uint16") if t.dtype == torch.bfloat16 else t.numpy()
 
     for step in steps:
-        kernel = emulate.load(step.stage, **step.options)
+        kernel = emulate.load(step.architecture, step.stage, **step.options)
         kernel.run({name: array(t) for name, t in step.arguments.items()}, schedule)
 
 
@@ -111,13 +112,13 @@ def test_packed_sequences_forward_and_backward(save):
 
 @WITH_DSL
 def test_every_kind_has_its_libraries():
-    from lethe.kernels.gdn.sm90 import build
+    from lethe.kernels.gdn import build
 
-    declared = {(stage, v.name) for stage in build.STAGES for v in build.variants(stage)}
-    for come in cute_sm90.KINDS:
+    declared = {(stage, v.name) for stage in STAGES for v in build.variants(SM90, stage)}
+    for come in native.KINDS:
         for io, dv, packed in (("float16", 128, False), ("bfloat16", 64, True)):
-            kind = cute_sm90.Kind(io, 128, dv, *come, packed)
-            for v in (*cute_sm90.libraries(kind), *cute_sm90.libraries_to_save(kind)):
+            kind = native.Kind(io, 128, dv, *come, packed)
+            for v in (*native.libraries(kind), *native.libraries_to_save(kind)):
                 assert (v.stage, v.name) in declared
 
 
@@ -126,7 +127,7 @@ def test_every_kind_has_its_libraries():
 def test_plans_give_what_the_kernels_declare(member, save, monkeypatch):
     """Every argument there, of the declared dtype and shape, by the loader's own check."""
     pytest.importorskip("cutlass", reason="the declarations are in the kernels' modules")
-    from lethe.kernels.gdn.sm90 import build, launch
+    from lethe.kernels.gdn import build, launch
 
     case = Case(member, "mild", io="bf16", length=70, heads=2)
     a, do, _ = arguments(case)
@@ -134,7 +135,7 @@ def test_plans_give_what_the_kernels_declare(member, save, monkeypatch):
     saved = (made["powers"], torch.empty(0), made["S"]) if save else None
     back, _ = cute_sm90.plan_backward(a, do, None, saved, new, PROCESSORS)
     for step in (*ahead, *back):
-        (variant,) = (v for v in build.variants(step.stage) if v.options == step.options)
+        (variant,) = (v for v in build.variants(SM90, step.stage) if v.options == step.options)
         assert step.arguments.keys() == {x.name for x in variant.arguments}
         sizes: dict[str, int] = {}
         for x in variant.arguments:
@@ -160,10 +161,10 @@ def test_the_operator_promises_what_the_plan_makes(save):
 
 
 def test_few_rows_get_a_group_for_each_half_of_the_columns():
-    kind = cute_sm90.Kind("float16", 128, 128, "channel", "channel", "channel", packed=False)
-    chosen = {rows: cute_sm90.groups_for(kind, rows, 2, 132) for rows in (8, 32, 33, 34, 256)}
+    kind = native.Kind("float16", 128, 128, "channel", "channel", "channel", packed=False)
+    chosen = {rows: native.groups_for(kind, rows, 2, 132) for rows in (8, 32, 33, 34, 256)}
     assert chosen == {8: 1, 32: 1, 33: 1, 34: 2, 256: 2}
-    assert cute_sm90.groups_for(kind, 64, 1, 132) == 1
+    assert native.groups_for(kind, 64, 1, 132) == 1
 
 
 def test_what_no_library_is_made_for_is_said():
@@ -175,13 +176,15 @@ def test_what_no_library_is_made_for_is_said():
 
 
 def test_a_library_that_is_not_there_is_named(monkeypatch, tmp_path):
-    from lethe.kernels.gdn.sm90 import launch
+    from lethe.kernels.gdn import launch
 
     monkeypatch.setattr(launch, "available", lambda: False)
-    monkeypatch.setattr(launch, "_folders", lambda: iter([tmp_path]))
-    monkeypatch.setattr(cute_sm90, "_ready", set())
+    monkeypatch.setattr(Architecture, "folders", lambda self: iter([tmp_path]))
+    cute_sm90.BACKEND.ready.clear()
     found = cute_sm90.lacks("bfloat16", 128, 64, "none", "none", "none", False)
-    assert found.startswith("prep_adjoint1_dk128_dv64_") and "is not built: run 'python -m" in found
+    assert (
+        found.startswith("prep_adjoint1_dk128_dv64_") and "is not built for sm_90a: run 'python -m" in found
+    )
 
 
 def test_nothing_of_a_gpu_is_imported_with_the_package():

@@ -9,7 +9,8 @@ from tests.kernels.gdn import sm90_out_case as cases
 
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
-from lethe.kernels.gdn.sm100 import emulate
+from lethe.kernels.gdn import emulate
+from lethe.kernels.gdn.architecture import SM100
 from lethe.kernels.gdn.sm100.lifecycle import lifecycle
 from tests.kernels.gdn import test_sm90_out as hopper
 
@@ -25,7 +26,7 @@ def check(problem, monkeypatch, schedules=("early",), programs=1, block=16) -> N
 
 def check_static(problem) -> None:
     """Tensor memory has one life of 512 columns."""
-    found = lifecycle(emulate.load("out", **problem.options).ptx, 384)
+    found = lifecycle(emulate.load(SM100, "out", **problem.options).ptx, 384)
     assert found == {"tmem_columns": 512, "violations": [], "undecided": []}
 
 

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
-from lethe.kernels.gdn.sm100 import emulate
+from lethe.kernels.gdn import emulate
+from lethe.kernels.gdn.architecture import SM100
 from lethe.kernels.gdn.sm100.lifecycle import lifecycle
 from tests.kernels.gdn import test_sm90_prep as hopper
 from tests.kernels.gdn.sm90_prep_case import PrepCase
@@ -20,7 +21,7 @@ def check(case: PrepCase, monkeypatch, schedules=("early",), rounded=True) -> No
     hopper.check(case, schedules, rounded)
     options = case.options
     products = options["erase"] != "none" or options["adjoint"]
-    found = lifecycle(emulate.load("prep", **options).ptx, 256)
+    found = lifecycle(emulate.load(SM100, "prep", **options).ptx, 256)
     assert found == {"tmem_columns": 256 * products, "violations": [], "undecided": []}
 
 

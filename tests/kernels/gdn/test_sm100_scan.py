@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
-from lethe.kernels.gdn.sm100 import emulate
+from lethe.kernels.gdn import emulate
+from lethe.kernels.gdn.architecture import SM100
 from lethe.kernels.gdn.sm100.lifecycle import lifecycle
 from lethe.ptx import Fault, injection
 from tests.kernels.gdn import sm90_scan_case as cases
@@ -18,11 +19,15 @@ from tests.kernels.gdn.test_sm90_scan import check
 
 
 def load(dv=128, groups=2, erase=True, packed=False, direction="both", dk=128):
-    return emulate.load("scan", dk=dk, dv=dv, erase=erase, packed=packed, direction=direction, groups=groups)
+    return emulate.load(
+        SM100, "scan", dk=dk, dv=dv, erase=erase, packed=packed, direction=direction, groups=groups
+    )
 
 
 def load_forward(io="float16", dv=128, erase=True, packed=False, saves=False, dk=128):
-    return emulate.load("forward", io=io, dk=dk, dv=dv, erase=erase, packed=packed, saves=saves, groups=1)
+    return emulate.load(
+        SM100, "forward", io=io, dk=dk, dv=dv, erase=erase, packed=packed, saves=saves, groups=1
+    )
 
 
 def test_three_chunks_under_two_schedules():

@@ -15,7 +15,8 @@ from tests.kernels.gdn import sm90_scan_case as cases
 
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
-from lethe.kernels.gdn.sm90 import emulate
+from lethe.kernels.gdn import emulate
+from lethe.kernels.gdn.architecture import SM90
 
 SLACK = 2.0**-14
 OUTPUTS = ("o", "final", "powers")
@@ -29,7 +30,9 @@ def load(
     saves: bool = False,
     dk: int = 128,
 ):
-    return emulate.load("forward", io=io, dk=dk, dv=dv, erase=erase, packed=packed, saves=saves, groups=1)
+    return emulate.load(
+        SM90, "forward", io=io, dk=dk, dv=dv, erase=erase, packed=packed, saves=saves, groups=1
+    )
 
 
 def check(kernel, case: cases.Case, schedules=("early",)) -> dict:
@@ -71,7 +74,7 @@ def test_a_ragged_batch_and_more_chunks_than_stages(length):
 def test_saved_states_are_those_of_the_scan(erase):
     case, kernel = cases.draw(erase=erase), load(erase=erase, saves=True)
     arrays = check(kernel, case, ("early", "late"))
-    scan = emulate.load("scan", dk=128, dv=128, erase=erase, packed=False, direction="both", groups=2)
+    scan = emulate.load(SM90, "scan", dk=128, dv=128, erase=erase, packed=False, direction="both", groups=2)
     expected = case.arrays(scan)
     scan.run(expected)
     assert np.array_equal(arrays["S"], expected["S"])

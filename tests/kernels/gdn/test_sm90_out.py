@@ -17,13 +17,14 @@ from tests.kernels.gdn import sm90_out_case as cases
 
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
-from lethe.kernels.gdn.sm90 import emulate
+from lethe.kernels.gdn import emulate
+from lethe.kernels.gdn.architecture import SM90
 
 SLACK = 2.0**-14
 
 
 def run(problem, schedule="early", programs=1) -> dict:
-    out = emulate.load("out", **problem.options)
+    out = emulate.load(SM90, "out", **problem.options)
     arrays = problem.arrays(out, programs)
     out.run(arrays, schedule)
     return arrays

@@ -15,7 +15,8 @@ import torch
 
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
-from lethe.kernels.gdn.sm90 import emulate
+from lethe.kernels.gdn import emulate
+from lethe.kernels.gdn.architecture import SM90
 from tests.kernels.gdn.sm90_prep_case import PrepCase, mean, worst
 
 HALF_ROUNDING, SLACK = 2.0**-12, 2.0**-18
@@ -24,7 +25,7 @@ VALUES = torch.finfo(torch.float32).tiny
 
 def run(case: PrepCase, schedules=("early",), change=None) -> dict:
     """The arrays after the first schedule; every other one must give the same bits."""
-    prep = emulate.load("prep", **case.options)
+    prep = emulate.load(SM90, "prep", **case.options)
     outputs = [a.name for a in prep.variant.arguments if a.output]
     first = None
     for schedule in schedules:

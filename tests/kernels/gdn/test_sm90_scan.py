@@ -15,7 +15,8 @@ from tests.kernels.gdn import sm90_scan_case as cases
 
 pytest.importorskip("cutlass", reason="compiling the kernel needs nvidia-cutlass-dsl")
 
-from lethe.kernels.gdn.sm90 import emulate
+from lethe.kernels.gdn import emulate
+from lethe.kernels.gdn.architecture import SM90
 
 SLACK = 2.0**-14
 OUTPUTS = ("S", "D", "powers", "final", "dS0")
@@ -29,7 +30,9 @@ def load(
     direction: str = "both",
     dk: int = 128,
 ):
-    return emulate.load("scan", dk=dk, dv=dv, erase=erase, packed=packed, direction=direction, groups=groups)
+    return emulate.load(
+        SM90, "scan", dk=dk, dv=dv, erase=erase, packed=packed, direction=direction, groups=groups
+    )
 
 
 def check(scan, case, schedules=("early",)) -> dict:

@@ -6,7 +6,7 @@ architecture's kernels can be exchanged stage by stage. What differs is where a 
 it and a commit that the others wait for. Each kernel allocates tensor memory once, at a static number of
 columns, and all its places in there are constants (its module's map, checked by `lethe.ptx.lint`).
 
-`build` compiles, `launch` launches on a GPU of compute capability 10.0, `emulate` executes in `lethe.ptx`.
-No GPU of this kind was at hand when this was written: what is known of these kernels is what the compiler,
-the assembler, the static checks and the emulator say.
+Compiled, launched and executed in `lethe.ptx` as `sm90`, with `architecture.SM100`. No GPU of this kind was
+at hand when this was written: what is known of these kernels is what the compiler, the assembler, the static
+checks and the emulator say; `lethe.kernels.gdn.prove` tries them where there is one.
 """

@@ -31,15 +31,9 @@ from cutlass import cute, memory
 
 from lethe.kernels.gdn.sm90 import out as hopper
 from lethe.kernels.gdn.sm90 import out_memory as at
-from lethe.kernels.gdn.sm90 import parts
-from lethe.kernels.gdn.sm90.out import clear
-from lethe.kernels.gdn.sm90.out_channel import Wide, between_rows
-from lethe.kernels.gdn.sm90.out_decay import ChannelDecay, HeadDecay, NoDecay, rates
+from lethe.kernels.gdn.sm90.out_channel import Wide
 from lethe.kernels.gdn.sm90.out_fragments import Int32, two_to
-from lethe.kernels.gdn.sm90.out_gates import finish
 from lethe.kernels.gdn.sm90.out_spec import DK, Spec
-from lethe.kernels.gdn.sm90.out_sums import store_tokens, sums, sums_back
-from lethe.kernels.gdn.sm90.out_values import hand_on, meet, publish, scale_keys
 from lethe.kernels.gdn.sm100 import out_map as to
 from lethe.kernels.gdn.sm100 import tensor
 from lethe.kernels.gdn.sm100.out_head import between_tokens
@@ -63,6 +57,10 @@ def kernel(dk: int, **options) -> "Out":
 
 class Out(hopper.Out):
     """One variant."""
+
+    written_and_adjoint = staticmethod(written_and_adjoint)
+    with_states = staticmethod(with_states)
+    between_tokens = staticmethod(between_tokens)
 
     @cute.kernel
     def kernel(
@@ -137,59 +135,15 @@ class Out(hopper.Out):
             start, valid = self.locate(slot, cu_seqlens, length)
             if valid > 0:
                 states = [two_to(-powers[slot, head, n]) for n in range(2)]
-                where = (thread, warp, count & 1)
-                self.chunk_of(shared, barriers, base, where, gates, start, valid, head, states, scale)
+                place = to.Place(shared.toint(), thread, warp, self.spec.panels)
+                exchange = to.Exchange(shared, base, warp, count & 1)
+                where = (thread, warp, count & 1, start, valid, head)
+                self.chunk(place, exchange, barriers, where, gates, states, scale)
                 count = count + 1
         to.Exchange(shared, base, warp, Int32(0)).give("over")
 
-    def chunk_of(self, shared, barriers, base, where, gates, start, valid, head, states, scale) -> None:
-        """One chunk, traced."""
-        spec, (scalars, g, dg), (thread, warp, phase) = self.spec, gates, where
-        place = to.Place(shared.toint(), thread, warp, spec.panels)
-        exchange = to.Exchange(shared, base, warp, phase)
-        outputs = {name: pair[1] for name, pair in zip(spec.scalars, scalars, strict=True)}
-
-        def arrived(number: int) -> None:
-            cute.arch.mbarrier_wait(barriers + number, phase)
-
-        def done(number: int) -> None:
-            cute.arch.sync_warp()
-            parts.arrive(barriers + number)
-
-        def store_sums(name: str, tile: int, back: bool = False) -> None:
-            pair = sums(place, tile, 4 * spec.panels if name == "w" else WARPS)
-            pair = sums_back(place, pair) if back else pair
-            by_one = (1 - cutlass.min(warp, 1)) * valid
-            store_tokens(outputs[name], place.lane, start, by_one, head, *pair)
-
-        arrived(at.FULL_STATES)
-        clear(place.base, barriers, thread, phase, valid)
-        if spec.gate == "head":
-            arrived(at.FULL_KEYS)
-        wide = Wide(place, start, valid, head)
-        wide.channel = place.spread * 16 + place.row
-        decay = {"head": HeadDecay, "none": NoDecay, "channel": None}[spec.gate]
-        decay = decay(place) if decay else ChannelDecay(place, rates(place))
-        do = scale_keys(place, spec, decay, arrived)
-        written, adjoint = written_and_adjoint(place, spec, exchange, do, states, arrived)
-        n, r = hand_on(place, spec, written, adjoint, done)
-        if spec.write == "head":
-            store_sums("w", at.W)
-        arrived(at.FULL_QUERIES)
-        found = with_states(place, spec, exchange, decay, (do, n, r), states, scale, done)
-        if spec.gate == "channel":
-            results = between_rows(place, spec, decay, found, lambda: wide.load(g))
-        else:
-            results = between_tokens(place, spec, exchange, decay, found)
-        done(at.DONE_SQUARES)
-        at_decay = finish(place, spec, *results[:3], found.kept, results[3])
-        publish()
-        if "head" in (spec.gate, spec.erase):
-            meet()
-            if spec.gate == "head":
-                store_sums("g", at.DIAG, True)
-            if spec.erase == "head":
-                store_sums("b", at.B)
-        done(at.DONE_KEYS)
-        if spec.gate == "channel":
-            wide.store(dg, at_decay)
+    def wide(self, place, start, valid, head) -> Wide:
+        """As on sm_90a, with the rows that a warp has in tensor memory."""
+        found = Wide(place, start, valid, head)
+        found.channel = place.spread * 16 + place.row
+        return found

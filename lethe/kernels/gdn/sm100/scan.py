@@ -43,7 +43,7 @@ from cutlass import cute, memory
 
 from lethe.kernels.gdn.sm90 import parts
 from lethe.kernels.gdn.sm90 import scan as hopper
-from lethe.kernels.gdn.sm90.scan_consumer import CHUNK, FORWARD, GROUP, WARP_ROWS, At, Ring
+from lethe.kernels.gdn.sm90.scan_consumer import CHUNK, FORWARD, GROUP, Ring
 from lethe.kernels.gdn.sm100 import tensor
 from lethe.kernels.gdn.sm100.scan_converter import Converter
 from lethe.kernels.gdn.sm100.scan_map import COLUMNS, OUTPUT, PACKED, PRODUCT, SECOND, STATE
@@ -122,15 +122,8 @@ class Scan(hopper.Scan):
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
 
-        if cutlass.const_expr(self.packed):
-            first = cu_seqlens[n] // CHUNK + n
-            count = (cu_seqlens[n + 1] - cu_seqlens[n] + CHUNK - 1) // CHUNK
-        else:
-            count = cute.size(decay, mode=[0]) // sequences
-            first = n * count
-        at = At(n, h, column, first, count, cu_seqlens)
-        names = self.loaded + self.stored
-        moves = {name: (atoms[i], tensors[i]) for i, name in enumerate(names)}
+        at = self.chunks(n, h, column, decay, cu_seqlens, sequences)
+        moves = self.moves(atoms, tensors)
         for position in cutlass.range_constexpr(len(self.ways)):
             if direction == position:
                 if warp < self.consumers:
@@ -144,27 +137,10 @@ class Scan(hopper.Scan):
         if warp == multiplier:
             tensor.deallocate(base, COLUMNS)
 
-    def allocate(self) -> tuple[Ring, Signals]:
-        """Shared memory: barriers, then the ring of `sm90.scan`."""
-        shared = memory.SmemAllocator()
-        full = shared.allocate_array(cutlass.Int64, self.stages)
-        empty = shared.allocate_array(cutlass.Int64, self.stages)
+    def signals(self, shared: memory.SmemAllocator) -> Signals:
+        """Behind the barriers of the ring of `sm90.scan`."""
         barriers = [shared.allocate_array(cutlass.Int64, 1) for _ in range(4)]
-        slot = shared.allocate_array(Int32, 1)
-        largest = shared.allocate_array(cutlass.Float32, self.consumers)
-
-        def tile(rows: int, columns: int, count: int) -> cute.Tensor:
-            layout = parts.k_major(rows, columns, count)
-            return shared.allocate_tensor(parts.HALF, layout.outer, 1024, layout.inner)
-
-        tiles = {name: tile(*self.box(name), self.stages) for name in self.shared}
-        own = tile(GROUP, self.wide, self.stages * self.groups)
-        staging = tile(WARP_ROWS, self.dk, self.consumers) if self.saves else None
-        vectors = [
-            shared.allocate_tensor(cutlass.Float32, cute.make_layout((length, self.stages)), 16)
-            for length in (self.dk, 4, CHUNK)[: 3 if self.outputs else 2]
-        ]
-        return Ring(full, empty, largest, tiles, own, staging, vectors), Signals(*barriers, slot)
+        return Signals(*barriers, shared.allocate_array(Int32, 1))
 
     @cute.jit
     def multiply(self, way: cutlass.Constexpr, ring, signals, count, base):

@@ -9,15 +9,17 @@ A stage ``prep``, ``scan`` or ``out`` is a module of this package that imports n
   as ``cutlass.Float32`` or ``cutlass.Int32``; the stream is passed on: ``.launch(..., stream=stream)``.
   A size that is an int in the declared shape is static in the tensor's layout, a name is dynamic (int32).
 
-`build` compiles variants ahead of time (no GPU, no driver): one shared library each, with the cubin, the host
-launcher that encodes the tensor maps and a shim to the CUDA runtime, beside a manifest. `launch` finds the
-variant for given options, checks the tensors against the declaration and launches on torch's stream::
+`lethe.kernels.gdn.build` compiles variants ahead of time (no GPU, no driver): one shared library each, with
+the cubin, the host launcher that encodes the tensor maps and a shim to the CUDA runtime, beside a manifest.
+`lethe.kernels.gdn.launch` finds the variant for given options, checks the tensors against the declaration and
+launches on torch's stream::
 
-    launch.kernel("scan", dk=128, dv=128, erase=True)(Kt=Kt, W=W, ...)
+    launch.kernel(SM90, "scan", dk=128, dv=128, erase=True)(Kt=Kt, W=W, ...)
 
 Libraries come from ``$LETHE_GDN_LIBRARIES``, from ``libraries/`` beside this file, or are compiled on first
-use where the DSL is installed. Neither the DSL nor a compiler is needed to run what was built. `emulate` runs
-a variant in `lethe.ptx` on numpy arrays.
+use where the DSL is installed. Neither the DSL nor a compiler is needed to run what was built.
+`lethe.kernels.gdn.emulate` runs a variant in `lethe.ptx` on numpy arrays. All three take the architecture as
+an argument (`architecture.SM90`); the package `sm100` plugs in the same way.
 
 What the stages hand to each other (X^T is stored where rows are d_v, so that a row of d_k is contiguous):
 

@@ -9,7 +9,7 @@ import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import cute
 
-from lethe.kernels.gdn.sm90.declare import Argument, Variant
+from lethe.kernels.gdn.declare import Argument, Variant
 from lethe.kernels.gdn.sm90.scan import Scan
 from lethe.kernels.gdn.sm90.scan_consumer import CHUNK
 

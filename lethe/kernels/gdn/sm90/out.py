@@ -69,7 +69,12 @@ def kernel(dk: int, **options) -> "Out":
 
 
 class Out:
-    """One variant."""
+    """One variant. A subclass has products of its own: it gives other functions for those of whole tiles, and
+    what they take as operands."""
+
+    written_and_adjoint = staticmethod(written_and_adjoint)
+    with_states = staticmethod(with_states)
+    between_tokens = staticmethod(between_tokens)
 
     def __init__(self, spec: Spec):
         self.spec = spec
@@ -270,14 +275,19 @@ class Out:
             start, valid = self.locate(slot, cu_seqlens, length)
             if valid > 0:
                 states = [two_to(-powers[slot, head, n]) for n in range(2)]
-                self.chunk(base, barriers, thread, warp, count & 1, gates, start, valid, head, states, scale)
+                place = Place(base.toint(), thread, warp, self.spec.panels)
+                operands = at.Operands(base, place.group)
+                where = (thread, warp, count & 1, start, valid, head)
+                self.chunk(place, operands, barriers, where, gates, states, scale)
                 count = count + 1
 
-    def chunk(self, base, barriers, thread, warp, phase, gates, start, valid, head, states, scale) -> None:
+    def wide(self, place, start, valid, head) -> Wide:
+        """A thread's rows of g and dg."""
+        return Wide(place, start, valid, head)
+
+    def chunk(self, place, operands, barriers, where: tuple, gates: tuple, states: list, scale) -> None:
         """One chunk, traced."""
-        spec, (scalars, g, dg) = self.spec, gates
-        place = Place(base.toint(), thread, warp, spec.panels)
-        operands = at.Operands(base, place.group)
+        spec, (scalars, g, dg), (thread, warp, phase, start, valid, head) = self.spec, gates, where
         outputs = {name: pair[1] for name, pair in zip(spec.scalars, scalars, strict=True)}
 
         def arrived(number: int) -> None:
@@ -297,20 +307,20 @@ class Out:
         clear(place.base, barriers, thread, phase, valid)
         if spec.gate == "head":
             arrived(at.FULL_KEYS)
-        wide = Wide(place, start, valid, head)
+        wide = self.wide(place, start, valid, head)
         decay = {"head": HeadDecay, "none": NoDecay, "channel": None}[spec.gate]
         decay = decay(place) if decay else ChannelDecay(place, rates(place))
         do = scale_keys(place, spec, decay, arrived)
-        written, adjoint = written_and_adjoint(place, spec, operands, do, states, arrived)
+        written, adjoint = self.written_and_adjoint(place, spec, operands, do, states, arrived)
         n, r = hand_on(place, spec, written, adjoint, done)
         if spec.write == "head":
             store_sums("w", at.W)
         arrived(at.FULL_QUERIES)
-        found = with_states(place, spec, operands, decay, (do, n, r), states, scale, done)
+        found = self.with_states(place, spec, operands, decay, (do, n, r), states, scale, done)
         if spec.gate == "channel":
             results = between_rows(place, spec, decay, found, lambda: wide.load(g))
         else:
-            results = between_tokens(place, spec, operands, decay, found)
+            results = self.between_tokens(place, spec, operands, decay, found)
         done(at.DONE_SQUARES)
         at_decay = finish(place, spec, *results[:3], found.kept, results[3])
         publish()

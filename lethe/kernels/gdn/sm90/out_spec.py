@@ -5,7 +5,7 @@ from typing import Any
 
 import cutlass
 
-from lethe.kernels.gdn.sm90.declare import Argument, Variant
+from lethe.kernels.gdn.declare import Argument, Variant
 
 CHUNK, DK = 64, 128
 HANDED = ("S", "D", "A", "T")

@@ -42,8 +42,8 @@ import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import cute, memory
 
+from lethe.kernels.gdn.declare import Argument, Variant
 from lethe.kernels.gdn.sm90 import prep_chunk
-from lethe.kernels.gdn.sm90.declare import Argument, Variant
 from lethe.kernels.gdn.sm90.prep_memory import CHUNK, locate, locate_packed
 
 THREADS = prep_chunk.THREADS

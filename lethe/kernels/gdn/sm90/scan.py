@@ -28,12 +28,14 @@ consumer warp) of every stage; a warp waits for its bulk group's reads before it
 Without erasure (``erase=False``) there is no first product, and in reverse no product at all.
 """
 
+from typing import Any
+
 import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import cute, memory
 
+from lethe.kernels.gdn.declare import Argument, Variant
 from lethe.kernels.gdn.sm90 import parts
-from lethe.kernels.gdn.sm90.declare import Argument, Variant
 from lethe.kernels.gdn.sm90.scan_consumer import (
     CHUNK,
     FORWARD,
@@ -220,7 +222,7 @@ class Scan:
         heads = cute.size(decay, mode=[1])
         row, column = block // self.columns, block % self.columns
         n, h = row // heads, row % heads
-        ring = self.allocate()
+        ring, _ = self.allocate()
         if warp == self.consumers:
             with cute.arch.elect_one():
                 for stage in cutlass.range_constexpr(self.stages):
@@ -231,15 +233,8 @@ class Scan:
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
 
-        if cutlass.const_expr(self.packed):
-            first = cu_seqlens[n] // CHUNK + n
-            count = (cu_seqlens[n + 1] - cu_seqlens[n] + CHUNK - 1) // CHUNK
-        else:
-            count = cute.size(decay, mode=[0]) // sequences
-            first = n * count
-        at = At(n, h, column, first, count, cu_seqlens)
-        names = self.loaded + self.stored
-        moves = {name: (atoms[i], tensors[i]) for i, name in enumerate(names)}
+        at = self.chunks(n, h, column, decay, cu_seqlens, sequences)
+        moves = self.moves(atoms, tensors)
         for position in cutlass.range_constexpr(len(self.ways)):
             if direction == position:
                 if warp < self.consumers:
@@ -253,11 +248,30 @@ class Scan:
                     if warp == self.consumers:
                         self.load(self.ways[position], moves, ring, vectors, at)
 
-    def allocate(self) -> Ring:
-        """Shared memory, in the order of the module's text."""
+    def chunks(self, n, h, column, decay: cute.Tensor, cu_seqlens: cute.Tensor, sequences) -> At:
+        """Where the chunks of a sequence are, traced."""
+        if self.packed:
+            first = cu_seqlens[n] // CHUNK + n
+            count = (cu_seqlens[n + 1] - cu_seqlens[n] + CHUNK - 1) // CHUNK
+        else:
+            count = cute.size(decay, mode=[0]) // sequences
+            first = n * count
+        return At(n, h, column, first, count, cu_seqlens)
+
+    def moves(self, atoms: tuple, tensors: tuple) -> dict:
+        """Tensor map and tensor of what is loaded and stored, by name."""
+        pairs = zip(atoms, tensors, strict=True)
+        return dict(zip(self.loaded + self.stored, pairs, strict=True))
+
+    def signals(self, shared: memory.SmemAllocator) -> Any:
+        """What a subclass keeps in shared memory behind the barriers of the ring."""
+
+    def allocate(self) -> tuple[Ring, Any]:
+        """Shared memory, in the order of the module's text, and `signals`."""
         shared = memory.SmemAllocator()
         full = shared.allocate_array(cutlass.Int64, self.stages)
         empty = shared.allocate_array(cutlass.Int64, self.stages)
+        signals = self.signals(shared)
         largest = shared.allocate_array(cutlass.Float32, self.consumers)
 
         def tile(rows: int, columns: int, count: int) -> cute.Tensor:
@@ -272,7 +286,7 @@ class Scan:
             shared.allocate_tensor(cutlass.Float32, cute.make_layout((length, self.stages)), 16)
             for length in lengths
         ]
-        return Ring(full, empty, largest, tiles, own, staging, vectors)
+        return Ring(full, empty, largest, tiles, own, staging, vectors), signals
 
     @cute.jit
     def load(self, way: cutlass.Constexpr, moves, ring, vectors: tuple, at):

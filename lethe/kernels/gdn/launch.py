@@ -3,10 +3,10 @@
 A variant's library holds its cubin and its host launcher, which encodes the tensor maps from the tensors'
 addresses and sizes, sets the attributes of the kernel and launches it on the given stream. It is found under
 
-1. ``$LETHE_GDN_LIBRARIES``, 2. ``libraries/`` beside this file, 3. the cache of `build`, into which it is
-   compiled where nvidia-cutlass-dsl is installed.
+1. ``$LETHE_GDN_LIBRARIES`` (folders, separated as in ``PATH``), 2. ``libraries/`` of the architecture's
+   package, 3. the cache of the architecture, into which it is compiled where nvidia-cutlass-dsl is installed.
 
-A library that was built from other sources than those beside this file counts as missing. Nothing is
+A library for another architecture, or from other sources than these, counts as missing. Nothing is
 allocated on the device and nothing waits, so a launch can be captured in a CUDA graph (after the first, which
 loads the module).
 """
@@ -16,19 +16,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lethe.kernels.gdn.sm90.build import HERE, BuildError, available, build, cache, source_hash
-from lethe.kernels.gdn.sm90.declare import SCALARS, Argument, Variant, from_json
+from lethe.kernels.gdn.architecture import ARCHITECTURES, Architecture
+from lethe.kernels.gdn.build import BuildError, available, build, is_current
+from lethe.kernels.gdn.declare import SCALARS, Argument, Variant, from_json
 
-CAPABILITY = (9, 0)
 ALIGNMENT = 16
 _TORCH = {
     "float16": torch.float16,
@@ -43,52 +41,45 @@ class LibraryError(RuntimeError):
 
 
 @functools.cache
-def kernel(stage: str, **options: Any) -> Kernel:
+def kernel(architecture: Architecture, stage: str, **options: Any) -> Kernel:
     """The variant of these options, loaded. LibraryError says how to get it if there is none."""
-    return Kernel(find(Variant(stage, options)))
+    return Kernel(find(architecture, Variant(stage, options)))
 
 
-def find(variant: Variant) -> Path:
+def find(architecture: Architecture, variant: Variant) -> Path:
     """The manifest of a variant, compiled first if need be."""
-    manifest, missing = _lookup(variant)
+    manifest, missing = _lookup(architecture, variant)
     if manifest is not None:
         return manifest
     if not available():
         raise LibraryError(missing)
+    cache = architecture.cache()
     try:
-        build(variant.stage, variant.options, cache())
+        build(architecture, variant.stage, variant.options, cache)
     except BuildError as e:
         raise LibraryError(f"{variant.name} is not built, and could not be: {e}") from e
-    return cache() / f"{variant.name}.json"
+    return cache / f"{variant.name}.json"
 
 
-def unavailable(variant: Variant) -> str:
+def unavailable(architecture: Architecture, variant: Variant) -> str:
     """Why a variant cannot be had here, or an empty string. Compiles nothing."""
-    manifest, missing = _lookup(variant)
+    manifest, missing = _lookup(architecture, variant)
     return "" if manifest is not None or available() else missing
 
 
-def _lookup(variant: Variant) -> tuple[Path | None, str]:
+def _lookup(architecture: Architecture, variant: Variant) -> tuple[Path | None, str]:
     """The manifest of a library that is current, or a sentence about its absence."""
-    current, stale = source_hash(variant.stage), False
-    for folder in _folders():
-        manifest = folder / f"{variant.name}.json"
-        if manifest.exists() and manifest.with_suffix(".so").exists():
-            if json.loads(manifest.read_text())["source"] == current:
-                return manifest, ""
-            stale = True
-    found = "was built from other sources" if stale else "is not built"
+    manifests = [folder / f"{variant.name}.json" for folder in architecture.folders()]
+    for manifest in manifests:
+        if is_current(architecture, variant, manifest.parent):
+            return manifest, ""
+    there = any(manifest.exists() for manifest in manifests)
+    found = "was built from other sources" if there else "is not built"
     return None, (
-        f"{variant.name} {found}: run 'python -m lethe.kernels.gdn.sm90.build {variant.stage}' where "
-        f"nvidia-cutlass-dsl is installed and put the folder in LETHE_GDN_LIBRARIES"
+        f"{variant.name} {found} for {architecture.name}: run 'python -m lethe.kernels.gdn.build --arch "
+        f"{architecture.name} {variant.stage}' where nvidia-cutlass-dsl is installed and put the folder in "
+        "LETHE_GDN_LIBRARIES"
     )
-
-
-def _folders() -> Iterator[Path]:
-    if given := os.environ.get("LETHE_GDN_LIBRARIES"):
-        yield Path(given)
-    yield HERE / "libraries"
-    yield cache()
 
 
 class Kernel:
@@ -101,6 +92,7 @@ class Kernel:
     def __init__(self, manifest: Path):
         described = json.loads(manifest.read_text())
         self.variant = from_json(described)
+        self.architecture = ARCHITECTURES[described["arch"]]
         self._library = ctypes.CDLL(str(manifest.with_suffix(".so")))
         self._library.lethe_shim_error.restype = ctypes.c_char_p
         self._prefix = described["symbol"].split("__mlir_ciface_")[0]
@@ -145,10 +137,12 @@ class Kernel:
         if device.type != "cuda":
             raise ValueError(f"{self.variant.name} takes CUDA tensors, not {device.type} tensors")
         if device.index not in self._devices:
-            found = torch.cuda.get_device_capability(device)
-            if found != CAPABILITY:
+            found, needed = torch.cuda.get_device_capability(device), self.architecture.capability
+            if found != needed:
                 raise LibraryError(
-                    "the kernels need compute capability 9.0, this GPU has {}.{}".format(*found)
+                    "{} needs compute capability {}.{}, this GPU has {}.{}".format(
+                        self.variant.name, *needed, *found
+                    )
                 )
         return device
 

@@ -1,18 +1,22 @@
-"""The loader of the sm_90a kernels, without a GPU: declarations, what is packed, what is refused and how."""
+"""The loader of the kernels, without a GPU: declarations, what is packed, what is refused and how."""
 
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import struct
 from contextlib import nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lethe.kernels.gdn.sm90 import build, emulate, launch
-from lethe.kernels.gdn.sm90.declare import Argument, Variant, as_json, from_json
+from lethe.kernels.gdn import build, emulate, launch
+from lethe.kernels.gdn.architecture import SM90, SM100
+from lethe.kernels.gdn.declare import Argument, Variant, as_json, from_json
 from lethe.ptx.launch import Argument as InHeader
 from lethe.ptx.launch import build_library, tensor_struct
 from tests.kernels.gdn import sm90_scan_case as cases
@@ -50,6 +54,28 @@ def test_a_tensor_is_packed_as_the_header_lays_it_out():
     assert sizes == {"slots": 3, "H": 2, "d": 128}
 
 
+def test_a_library_of_another_architecture_or_of_other_sources_does_not_count(tmp_path, monkeypatch):
+    monkeypatch.setenv("LETHE_GDN_LIBRARIES", os.pathsep.join([str(tmp_path / "old"), str(tmp_path / "new")]))
+    monkeypatch.setattr(launch, "available", lambda: False)
+    variant = Variant("scan", {"dv": 7})
+
+    def put(folder: str, arch: str, source: str) -> Path:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        manifest = tmp_path / folder / f"{variant.name}.json"
+        manifest.with_suffix(".so").write_text("")
+        manifest.write_text(json.dumps({"arch": arch, "source": source}))
+        return manifest
+
+    put("old", SM90.name, "of yesterday")
+    assert "was built from other sources for sm_90a" in launch.unavailable(SM90, variant)
+    put("old", SM100.name, SM90.source_hash("scan"))
+    assert launch.unavailable(SM90, variant)
+    manifest = put("new", SM90.name, SM90.source_hash("scan"))
+    assert launch.find(SM90, variant) == manifest and launch.unavailable(SM90, variant) == ""
+    manifest.with_suffix(".so").unlink()
+    assert launch.unavailable(SM90, variant)
+
+
 def test_an_absent_tensor_has_address_and_sizes_zero():
     passed = launch.Passed(Argument("S0", "float32", ("N", 4), optional=True))
     assert passed.fields(None, {}) == [0, 0]
@@ -83,23 +109,25 @@ def test_a_tensor_that_does_not_fit_is_named(x, sizes, message):
 def test_a_missing_library_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("LETHE_GDN_CACHE", str(tmp_path))
     monkeypatch.setattr(launch, "available", lambda: False)
-    with pytest.raises(launch.LibraryError, match=r"scan_dv7 is not built: run .*LETHE_GDN_LIBRARIES"):
-        launch.kernel("scan", dv=7)
+    with pytest.raises(
+        launch.LibraryError, match=r"scan_dv7 is not built for sm_90a: run .*LETHE_GDN_LIBRARIES"
+    ):
+        launch.kernel(SM90, "scan", dv=7)
 
 
 @WITH_DSL
 def test_an_unknown_variant_lists_those_there_are(tmp_path):
     with pytest.raises(build.BuildError, match=r"scan has no variant with {'dv': 7}; there are scan_"):
-        build.build("scan", {"dv": 7}, tmp_path)
+        build.build(SM90, "scan", {"dv": 7}, tmp_path)
 
 
 @WITH_DSL
 @pytest.mark.slow
 def test_a_library_loads_without_a_driver_and_refuses_cpu_tensors(tmp_path, monkeypatch):
-    build.build("scan", SMALL, tmp_path)
+    build.build(SM90, "scan", SMALL, tmp_path)
     monkeypatch.setenv("LETHE_GDN_LIBRARIES", str(tmp_path))
     monkeypatch.setattr(launch, "available", lambda: False)
-    scan = launch.Kernel(launch.find(Variant("scan", SMALL)))
+    scan = launch.Kernel(launch.find(SM90, Variant("scan", SMALL)))
     values = {a.name: None for a in scan.variant.arguments} | {"U": torch.zeros(1, 1, 64, 64).half()}
     with pytest.raises(ValueError, match="takes CUDA tensors, not cpu tensors"):
         scan(**values)
@@ -123,7 +151,7 @@ def test_the_shim_needs_no_cuda_to_link(tmp_path):
 @pytest.mark.slow
 def test_a_call_launches_what_the_emulator_runs(monkeypatch):
     """The loader against the CUDA runtime that launches nothing: same grid, block and parameters."""
-    scan = emulate.load("scan", **SMALL)
+    scan = emulate.load(SM90, "scan", **SMALL)
     case = cases.draw(dv=64, erase=False)
     arrays = case.arrays(scan)
     (expected,) = scan.launches(arrays)

@@ -2,7 +2,7 @@
 
 ::
 
-    scan = emulate.load("scan", dk=128, dv=128, ...)      # compiles into a cache where it is missing
+    scan = emulate.load(SM90, "scan", dk=128, dv=128, ...)      # compiles into a cache where it is missing
     scan.run({"Kt": Kt, "S0": None, "S": scan.empty("S", (slots, H, 128, 128)), ...}, schedule=3)
 
 Arrays have the declared dtype (bfloat16: its bit patterns as uint16), scalars are Python numbers. Outputs are
@@ -19,23 +19,21 @@ from typing import Any
 
 import numpy as np
 
-from lethe.kernels.gdn.sm90.build import build, cache
-from lethe.kernels.gdn.sm90.declare import Argument, Variant, from_json
+from lethe.kernels.gdn.architecture import Architecture
+from lethe.kernels.gdn.build import build
+from lethe.kernels.gdn.declare import Argument, Variant, from_json
 from lethe.ptx import GlobalMemory, parse, run
 from lethe.ptx.launch import HostLauncher, Launch
 
 STORAGE = {"bfloat16": "uint16"}
 
 
-def load(stage: str, folder: Path | None = None, **options: Any) -> Emulated:
+def load(architecture: Architecture, stage: str, folder: Path | None = None, **options: Any) -> Emulated:
     """The variant of these options, compiled if it is missing or its sources changed."""
-    folder = folder or cache()
-    build(stage, options, folder)
-    return Emulated(from_json(json.loads(_path(folder, stage, options).read_text())), folder)
-
-
-def _path(folder: Path, stage: str, options: Mapping[str, Any]) -> Path:
-    return folder / f"{Variant(stage, options).name}.json"
+    folder = folder or architecture.cache()
+    build(architecture, stage, options, folder)
+    manifest = folder / f"{Variant(stage, options).name}.json"
+    return Emulated(from_json(json.loads(manifest.read_text())), folder)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Compile variants ahead of time: ``python -m lethe.kernels.gdn.sm90.build [--folder F] [NAME ...]``.
+"""Compile variants ahead of time: ``python -m lethe.kernels.gdn.build [--arch A] [--folder F] [NAME ...]``.
 
-NAME is a stage or a variant; all stages by default.
+A is sm_90a (the default) or sm_100a, NAME a stage or a variant; all stages by default.
 
 No GPU and no driver are needed, only nvidia-cutlass-dsl (which brings ptxas) and gcc or ``$CC``. What runs of
 a variant are two files: ``<name>.so`` (cubin, host launcher, shim) and ``<name>.json`` (the declaration, the
@@ -9,14 +9,12 @@ host launcher as ``<name>.o`` and ``<name>.h``.
 
 The DSL reads its target architecture when it is imported, so compiling happens in a child process and this
 module imports nothing of the DSL. A library is rebuilt when its sources change: the stage's module, what it
-imports of this family, and the shim.
+imports of this family, and the shim (`architecture`).
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import hashlib
 import importlib
 import importlib.metadata
 import json
@@ -30,14 +28,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lethe.kernels.gdn.sm90.declare import Argument, Variant, as_json
+from lethe.kernels.gdn.architecture import ARCHITECTURES, HERE, SHIM, SM90, STAGES, Architecture
+from lethe.kernels.gdn.declare import Argument, Variant, as_json
 
-ARCH = "sm_90a"
-STAGES = ("prep", "scan", "out", "forward")
 COMPILER = "nvidia-cutlass-dsl"
-HERE = Path(__file__).parent
-SHIM = HERE / "shim.c"
-_FAMILY = "lethe.kernels.gdn"
 
 Wanted = str | Mapping[str, Any] | None
 """A variant by its name or its options; None: all of the stage."""
@@ -52,34 +46,7 @@ def available() -> bool:
     return find_spec("cutlass") is not None and find_spec("nvidia_cutlass_dsl") is not None
 
 
-def cache() -> Path:
-    """Where variants are compiled on first use: ``$LETHE_GDN_CACHE`` or ``~/.cache/lethe/gdn_sm90``."""
-    return Path(os.environ.get("LETHE_GDN_CACHE") or Path.home() / ".cache" / "lethe" / "gdn_sm90")
-
-
-def source_hash(stage: str) -> str:
-    """What a library of this stage depends on."""
-    text = b"".join(path.name.encode() + path.read_bytes() for path in sorted({*_sources(stage), SHIM}))
-    return hashlib.sha256(text).hexdigest()
-
-
-def _sources(stage: str) -> set[Path]:
-    """The stage's module and what it imports from this package and the one above."""
-    found: set[Path] = set()
-    waiting = [HERE / f"{stage}.py"]
-    while waiting:
-        path = waiting.pop()
-        if path in found or not path.exists():
-            continue
-        found.add(path)
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_FAMILY):
-                module = HERE.parents[2].joinpath(*(node.module or "").split(".")[1:])
-                waiting += [module.with_suffix(".py"), *(module / f"{name.name}.py" for name in node.names)]
-    return found
-
-
-def build(stage: str, wanted: Wanted, folder: Path) -> None:
+def build(architecture: Architecture, stage: str, wanted: Wanted, folder: Path) -> None:
     """Compile the variant with these options or this name (all of the stage for None), unless it is current.
 
     BuildError with the compiler's last line if that fails.
@@ -88,11 +55,15 @@ def build(stage: str, wanted: Wanted, folder: Path) -> None:
         raise BuildError(f"compiling a kernel needs {COMPILER}, which is not installed")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as dump:
-        settings = {"CUTE_DSL_ARCH": ARCH, "CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_DUMP_DIR": dump}
+        settings = {
+            "CUTE_DSL_ARCH": architecture.name,
+            "CUTE_DSL_KEEP": "ptx,cubin",
+            "CUTE_DSL_DUMP_DIR": dump,
+        }
         passed = json.dumps(wanted if wanted is None or isinstance(wanted, str) else dict(wanted))
-        module = [sys.executable, "-m", f"{__package__}.build"]
+        module = [sys.executable, "-m", f"{__package__}.build", "--arch", architecture.name]
         command = [*module, "--child", stage, passed, "--folder", str(folder)]
-        paths = os.pathsep.join(filter(None, (str(HERE.parents[3]), os.environ.get("PYTHONPATH"))))
+        paths = os.pathsep.join(filter(None, (str(HERE.parents[2]), os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
             command,
             env={**os.environ, **settings, "PYTHONPATH": paths},
@@ -104,33 +75,42 @@ def build(stage: str, wanted: Wanted, folder: Path) -> None:
         raise BuildError(f"compiling {stage} failed: {lines[-1]}\n{done.stderr}")
 
 
-def variants(stage: str) -> tuple[Variant, ...]:
+def variants(architecture: Architecture, stage: str) -> tuple[Variant, ...]:
     """What the stage's module declares. Needs the DSL."""
-    declared: tuple[Variant, ...] = importlib.import_module(f"{__package__}.{stage}").VARIANTS
+    declared: tuple[Variant, ...] = importlib.import_module(architecture.module(stage)).VARIANTS
     return declared
 
 
-def compile_variants(stage: str, wanted: Wanted, folder: Path) -> None:
+def compile_variants(architecture: Architecture, stage: str, wanted: Wanted, folder: Path) -> None:
     """Inside the child process."""
-    found = [v for v in variants(stage) if wanted is None or wanted in (v.name, v.options)]
+    declared = variants(architecture, stage)
+    found = [v for v in declared if wanted is None or wanted in (v.name, v.options)]
     if not found:
-        names = ", ".join(v.name for v in variants(stage))
+        names = ", ".join(v.name for v in declared)
         raise BuildError(f"{stage} has no variant with {wanted}; there are {names}")
-    current = source_hash(stage)
     for variant in found:
-        manifest = folder / f"{variant.name}.json"
-        if not manifest.exists() or json.loads(manifest.read_text())["source"] != current:
-            compile_variant(variant, folder, current)
+        if not is_current(architecture, variant, folder):
+            compile_variant(architecture, variant, folder)
             print(f"{variant.name}: {folder / variant.name}.so", flush=True)
 
 
-def compile_variant(variant: Variant, folder: Path, source: str) -> None:
+def is_current(architecture: Architecture, variant: Variant, folder: Path) -> bool:
+    """Is there a library of the variant in the folder, for this architecture and from these sources?"""
+    manifest = folder / f"{variant.name}.json"
+    if not manifest.exists() or not manifest.with_suffix(".so").exists():
+        return False
+    described = json.loads(manifest.read_text())
+    origin = (architecture.name, architecture.source_hash(variant.stage))
+    return (described["arch"], described["source"]) == origin
+
+
+def compile_variant(architecture: Architecture, variant: Variant, folder: Path) -> None:
     """Write a variant's files; the manifest last, so that a folder never names what is not there."""
     from cutlass import cute
 
     from lethe.ptx.launch import parse_header
 
-    module = importlib.import_module(f"{__package__}.{variant.stage}")
+    module = importlib.import_module(architecture.module(variant.stage))
     compiled = cute.compile(module.kernel(**variant.options), *fakes(variant.arguments))
     artifact = compiled.artifacts.PTX
     ptx = artifact if "\n" in artifact else Path(artifact).read_text()
@@ -144,9 +124,9 @@ def compile_variant(variant: Variant, folder: Path, source: str) -> None:
     described = {
         **as_json(variant),
         "name": variant.name,
-        "arch": ARCH,
+        "arch": architecture.name,
         "symbol": symbol,
-        "source": source,
+        "source": architecture.source_hash(variant.stage),
         "compiler": f"{COMPILER} {importlib.metadata.version(COMPILER)}",
     }
     (folder / f"{variant.name}.json").write_text(json.dumps(described, indent=1) + "\n")
@@ -196,21 +176,34 @@ def link(exported: Path, library: Path) -> None:
     partial.replace(library)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Build what is named (stages or variants; all by default), or be the child that compiles."""
-    parser = argparse.ArgumentParser(description="Compile the kernels for sm_90a.")
-    parser.add_argument("--folder", type=Path, default=HERE / "libraries", help="where the libraries go")
+    parser = argparse.ArgumentParser(
+        prog="python -m lethe.kernels.gdn.build", description="Compile the kernels ahead of time."
+    )
+    parser.add_argument("--arch", choices=list(ARCHITECTURES), default=SM90.name)
+    parser.add_argument("--folder", type=Path, help="where the libraries go; by default beside the stages")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", help="stages or variants; all by default")
     given = parser.parse_args(arguments)
+    architecture = ARCHITECTURES[given.arch]
+    folder = given.folder or architecture.libraries()
     if given.child:
         stage, wanted = given.names
-        compile_variants(stage, json.loads(wanted), given.folder)
-        return
-    for name in given.names or [stage for stage in STAGES if (HERE / f"{stage}.py").exists()]:
+        compile_variants(architecture, stage, json.loads(wanted), folder)
+        return 0
+    for name in given.names or STAGES:
         stage = name.split("_")[0]
-        build(stage, None if name == stage else name, given.folder)
+        if stage not in STAGES:
+            print(f"{name} is neither a stage nor a variant; stages are {', '.join(STAGES)}", file=sys.stderr)
+            return 2
+        try:
+            build(architecture, stage, None if name == stage else name, folder)
+        except BuildError as error:
+            print(str(error).splitlines()[0], file=sys.stderr)
+            return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
