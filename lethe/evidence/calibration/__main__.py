@@ -1,4 +1,4 @@
-"""``python -m lethe.evidence.calibration --out FILE.jsonl [--quick] [--device cpu|cuda] [--workers N] [--operator NAME]``"""
+"""``python -m lethe.evidence.calibration --out FILE.jsonl``, with the options that ``--help`` lists."""
 
 from __future__ import annotations
 

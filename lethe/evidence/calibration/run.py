@@ -57,7 +57,9 @@ def plans(quick: bool = False, operators: Sequence[str] = ()) -> Iterator[Plan]:
     names the only ones to measure, if any; ValueError where one does not exist.
     """
     for name in set(operators) - set(BY_NAME):
-        raise ValueError(f"there is no operator {name!r} to calibrate; there are {', '.join(sorted(BY_NAME))}")
+        raise ValueError(
+            f"there is no operator {name!r} to calibrate; there are {', '.join(sorted(BY_NAME))}"
+        )
     for profile in PROFILES:
         for operator in OPERATORS:
             if quick and (operator.name not in QUICK_OPERATORS or profile != "derived"):
@@ -167,8 +169,8 @@ def run(
 ) -> Iterator[Row]:
     """Append to `path` what it does not hold yet (with today's digest), yielding each new row.
 
-    `workers` processes measure an operator each; with 0 this one measures all; `operators` as in `plans`. A last line that an
-    interruption tore is cut off first. Raises ValueError where the file is not a calibration's.
+    `workers` processes measure an operator each; with 0 this one measures all; `operators` as in `plans`. A last
+    line that an interruption tore is cut off first. Raises ValueError where the file is not a calibration's.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

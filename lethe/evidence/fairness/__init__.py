@@ -36,7 +36,7 @@ CASES: dict[int, Innocent | Situation] = {case.rule: case for case in sorted(_AL
 
 
 def table(report: str | Path) -> pd.DataFrame:
-    """What the tests recorded, one row for each rule that they played: rule, name, kernel, with_rule, without_rule, why.
+    """What the tests recorded, one row a rule: rule, name, kernel, with_rule, without_rule, why.
 
     Raises ValueError where there is no outcome, or where a rule was recorded twice with different outcomes.
     """

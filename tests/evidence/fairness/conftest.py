@@ -1,4 +1,4 @@
-"""``--rules N``: only so many fairness rules, spread evenly over all of them, for a quick build of the book."""
+"""``--rules N``: only so many fairness rules, spread evenly over all, for a quick build of the book."""
 
 from __future__ import annotations
 
