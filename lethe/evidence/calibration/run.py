@@ -169,8 +169,8 @@ def run(
 ) -> Iterator[Row]:
     """Append to `path` what it does not hold yet (with today's digest), yielding each new row.
 
-    `workers` processes measure an operator each; with 0 this one measures all; `operators` as in `plans`. A last
-    line that an interruption tore is cut off first. Raises ValueError where the file is not a calibration's.
+    `workers` processes measure an operator each; with 0 this one measures all; `operators` as in `plans`. A
+    last line that an interruption tore is cut off first. Raises ValueError where the file is not a calibration's.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
