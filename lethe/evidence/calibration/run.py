@@ -170,7 +170,8 @@ def run(
     """Append to `path` what it does not hold yet (with today's digest), yielding each new row.
 
     `workers` processes measure an operator each; with 0 this one measures all; `operators` as in `plans`. A
-    last line that an interruption tore is cut off first. Raises ValueError where the file is not a calibration's.
+    last line that an interruption tore is cut off first. Raises ValueError where the file is not a
+    calibration's.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
