@@ -219,7 +219,7 @@ class Probe:
         case = self._case()
         if self.finding.mechanism == "call_history":
             return self._history(case)
-        return integrity.probe(self.trial, case, self.trial.run(case)[0], [])
+        return integrity.probe(self.trial, case, self.trial.run(case)[0], []).findings
 
     def _case(self) -> Case:
         """The case on the bench, or the one wanted drawn at the sizes of the bench."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lethe.verifier.blame import has_own_status
 from lethe.verifier.docket import same_bytes
 from lethe.verifier.poison import READ
 from lethe.verifier.sheet import CandidateStopped, Sheet
@@ -24,19 +26,27 @@ tail that an honest wrapper hands to torch is less than one tile; a decoy launch
 1/rows."""
 
 
-def probe(trial: Trial, case: Case, first: RunReport, gates: list[GateResult]) -> list[Finding]:
+def probe(trial: Trial, case: Case, first: RunReport, gates: list[GateResult]) -> Sheet:
     """Guard zones of the first call at the problem's own sizes, that call again after all others, whether
     weights that are written between calls are seen, and whether the result depends on the kernels launched.
+
+    The sheet holds the findings, and which probes a candidate that stopped answering left undone.
     """
-    findings = out_of_bounds(case, first)
-    if _repeats(gates) and _answers_otherwise(trial, case, first):
-        message = "the same inputs gave a wrong value after the calls of all gates: the history decides"
-        findings.append(_finding(case, "call_history", message))
+    sheet = Sheet("INTEGRITY")
+    sheet.add(out_of_bounds(case, first))
+    probes: dict[str, Callable[[], list[Finding]]] = {}
+    if _repeats(gates):
+        probes["call_history"] = lambda: _call_history(trial, case, first)
     if _repeats(gates) and trial.candidate.kind == "module":
-        findings += _stale_weights(trial, case)
+        probes["stale_weights"] = lambda: _stale_weights(trial, case)
     if trial.settings.executor == "interpreter" and trial.candidate.language == "triton":
-        findings += _decoy(trial, case, first)
-    return findings
+        probes["decoy"] = lambda: _decoy(trial, case, first)
+    for name, look in probes.items():
+        try:
+            sheet.add(look())
+        except CandidateStopped as e:
+            sheet.skip(name, f"{e.status}: {e.message}")
+    return sheet
 
 
 def out_of_bounds(case: Case, report: RunReport) -> list[Finding]:
@@ -56,10 +66,7 @@ def _stale_weights(trial: Trial, case: Case) -> list[Finding]:
     """Call, write the candidate's own weights in place, call again: the answer must be that of a candidate
     built with those weights. It is compared with itself, so that what its constructor derives from weights
     is stale on both sides and never charged (fairness rule 23)."""
-    try:
-        outputs = trial.second.after_update(case)
-    except CandidateStopped:
-        return []
+    outputs = trial.second.after_update(case)
     if outputs is None or all(same_bytes(a, b) for a, b in zip(*outputs, strict=True)):
         return []
     message = (
@@ -78,7 +85,9 @@ def _decoy(trial: Trial, case: Case, first: RunReport) -> list[Finding]:
     before, _ = flatten(first.outputs)
     try:
         marked, _ = flatten(trial.second.run(case, taint=True)[0].outputs)
-    except CandidateStopped:
+    except CandidateStopped as e:
+        if has_own_status(e.status):
+            raise
         return []  # it could not go on without its kernels' results, which a decoy can
     shares = [share for a, b in zip(before, marked, strict=False) if (share := _differing(a, b)) is not None]
     if not shares or max(shares) >= LEAST_SHARE:
@@ -102,21 +111,21 @@ def _repeats(gates: list[GateResult]) -> bool:
     return any(g.gate == "ORD-02" and g.status in (GateStatus.PASS, GateStatus.ERROR) for g in gates)
 
 
-def _answers_otherwise(trial: Trial, case: Case, first: RunReport) -> bool:
-    """Whether the first call's answer came again, by its bytes or else as a value that the contract allows.
+def _call_history(trial: Trial, case: Case, first: RunReport) -> list[Finding]:
+    """Whether the first call's answer comes again, by its bytes or else as a value that the contract allows.
 
     Other bytes alone are no breach: after other sizes a compiler may specialise anew and an autotuner choose
     anew, and both may sum in another order.
     """
     before, _ = flatten(first.outputs)
-    try:
-        report = trial.run(case, need_inputs_after=True)[0]
-    except CandidateStopped:
-        return False
+    report = trial.run(case, need_inputs_after=True)[0]
     now, _ = flatten(report.outputs)
     if len(before) == len(now) and all(same_bytes(a, b) for a, b in zip(before, now, strict=True)):
-        return False
-    return bool(trial.check_value(case, report, Sheet("CMP-01")))
+        return []
+    if not trial.check_value(case, report, Sheet("CMP-01")):
+        return []
+    message = "the same inputs gave a wrong value after the calls of all gates: the history decides"
+    return [_finding(case, "call_history", message)]
 
 
 def _finding(case: Case, mechanism: str, message: str) -> Finding:

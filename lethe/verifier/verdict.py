@@ -178,6 +178,8 @@ class Verdict:
     gates: tuple[GateResult, ...] = ()
     integrity: tuple[Finding, ...] = ()
     """Findings of the probes that belong to no single gate."""
+    unprobed: dict[str, str] = field(default_factory=dict)
+    """Probes that the candidate stopped, with how it stopped."""
     problem_sha256: str = ""
     candidate_sha256: str = ""
     executor: str = ""

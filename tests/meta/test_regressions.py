@@ -108,6 +108,36 @@ def test_one_pass_variance_is_found_on_shifted_inputs(judge):
     )
     v = verdict(judge, NORM, norm_candidate(body), ["PRC-02"])
     assert {f.mechanism for f in v.gate("PRC-02").findings} == {"one_pass"}
+    # at 96 terms every sum of squares is exact, whatever the vector unit; at 4097 its order decides
+    assert {f.case for f in v.gate("PRC-02").findings} == {"shifted:N=96"}
+
+
+def test_a_result_that_is_not_finite_is_no_accurate_one(judge):
+    """An average over the finite elements that are left would be one: a variance that cancels below zero."""
+    body = "n = self.norm\ny = nn.functional.layer_norm(x, x.shape[-1:], n.weight, n.bias, n.eps)\nreturn y"
+    v = verdict(judge, NORM, norm_candidate(body + " + 0 * (x - 512).sqrt()"), ["PRC-02"])
+    assert {f.mechanism for f in v.gate("PRC-02").findings} == {"nonfinite"}
+    assert verdict(judge, NORM, norm_candidate(body), ["PRC-02"]).clean
+
+
+def test_a_probe_that_runs_out_of_time_is_noted():
+    from lethe.verifier import integrity
+    from lethe.verifier.sheet import CandidateStopped
+    from lethe.verifier.verdict import GateResult
+
+    def late(*_: object, **__: object) -> None:
+        raise CandidateStopped(Status.TIMED_OUT, "no answer")
+
+    trial = SimpleNamespace(
+        run=late,
+        second=SimpleNamespace(run=late, after_update=late),
+        candidate=SimpleNamespace(kind="module", language="triton"),
+        settings=SimpleNamespace(executor="interpreter"),
+    )
+    first = SimpleNamespace(outputs={"t": 0}, overrun=[])
+    sheet = integrity.probe(trial, None, first, [GateResult("ORD-02", GateStatus.PASS, "T")])
+    assert not sheet.findings
+    assert sheet.skipped == dict.fromkeys(("call_history", "stale_weights", "decoy"), "timed_out: no answer")
 
 
 def test_renamed_parameters_are_not_missing_gradients(judge):
