@@ -204,7 +204,7 @@ class Probe:
 
     def _legal(self, case: Case) -> bool:
         """False where a value is wrong only outside of what the operator is defined for."""
-        value = self.finding.mechanism in ("value", "inexact_integer")
+        value = self.finding.extra.get("breaks", self.finding.mechanism) in ("value", "inexact_integer")
         return not (value and self.bench.finite) or all_finite(self.bench.truth(case))
 
     def _same(self, f: Finding) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lethe.verifier.blame import has_own_status
+from lethe.verifier.blame import has_own_status, is_reproduced, passed_over
 from lethe.verifier.docket import same_bytes
 from lethe.verifier.poison import READ
 from lethe.verifier.sheet import CandidateStopped, Sheet
@@ -25,10 +25,16 @@ LEAST_SHARE = 0.5
 tail that an honest wrapper hands to torch is less than one tile; a decoy launched on one row makes
 1/rows."""
 
+CONFIGURATION = "configuration"
+MOST_CONFIGURATIONS = {"interpreter": 8, "cuda": 4, "cpu": 0}
+"""Other configurations that are tried: a third of published kernels tune, most of those among two to eight
+sets of constants. On a device each is compiled, which takes as long as a gate."""
+
 
 def probe(trial: Trial, case: Case, first: RunReport, gates: list[GateResult]) -> Sheet:
     """Guard zones of the first call at the problem's own sizes, that call again after all others, whether
-    weights that are written between calls are seen, and whether the result depends on the kernels launched.
+    weights that are written between calls are seen, whether the result depends on the kernels launched, and
+    whether it holds under the configurations that an autotuner would take elsewhere.
 
     The sheet holds the findings, and which probes a candidate that stopped answering left undone.
     """
@@ -46,6 +52,7 @@ def probe(trial: Trial, case: Case, first: RunReport, gates: list[GateResult]) -
             sheet.add(look())
         except CandidateStopped as e:
             sheet.skip(name, f"{e.status}: {e.message}")
+    _configurations(trial, case, first, sheet)
     return sheet
 
 
@@ -104,6 +111,66 @@ def _differing(a: Tensor, b: Tensor) -> float | None:
     if a.shape != b.shape or a.dtype != b.dtype or not a.numel():
         return None
     return float((bytes_of(a) != bytes_of(b)).any(1).double().mean())
+
+
+def _configurations(trial: Trial, case: Case, first: RunReport, sheet: Sheet) -> None:
+    """Call under the other configurations of the candidate's autotuners: which of them runs elsewhere is a
+    matter of that machine's speed. The first that is wrong is enough.
+
+    Only those with constants of their own: warps and stages schedule the same program. Nothing is said where
+    the value is wrong without a choice.
+    """
+    if trial.choices < 2 or trial.check_value(case, first, Sheet("CMP-01")):
+        return
+    most = MOST_CONFIGURATIONS[trial.settings.executor]
+    indices = _spread(trial.choices, most)
+    if len(indices) < trial.choices - 1:
+        sheet.skip("configurations", f"{len(indices)} of {trial.choices - 1} others were tried")
+    for k in indices:
+        found = _configuration(trial.second, case, k, sheet)
+        if found and _confirmed(trial, case, k):
+            sheet.add(found)
+            return
+    sheet.add([])
+
+
+def _spread(choices: int, most: int) -> list[int]:
+    """At most so many of the indices above 0, the first and the last among them."""
+    others = choices - 1
+    if others <= most:
+        return list(range(1, choices))
+    return [1 + round(k * (others - 1) / (most - 1)) for k in range(most)]
+
+
+def _configuration(trial: Trial, case: Case, k: int, sheet: Sheet) -> list[Finding]:
+    """What is wrong with the answer under configuration `k`."""
+    try:
+        report = trial.run(case, configuration=k)[0]
+    except CandidateStopped as e:
+        if passed_over(e.status):
+            sheet.skip(f"configuration:{k}", f"{e.status}: {e.message}")
+            return []
+        found = [_finding(case, str(e.status), e.message)]
+    else:
+        found = trial.check_value(case, report, Sheet("CMP-01")) + out_of_bounds(case, report)
+    return [
+        replace(
+            f,
+            mechanism=CONFIGURATION,
+            message=f"under configuration {k} of its autotuner: {f.message}",
+            extra={CONFIGURATION: k, "breaks": f.mechanism, "sizes": case.sizes},
+        )
+        for f in found[:1]
+    ]
+
+
+def _confirmed(trial: Trial, case: Case, k: int) -> bool:
+    """Fairness rule 26: in a process of its own."""
+    other = trial.fresh()
+    try:
+        return is_reproduced([True, bool(_configuration(other, case, k, Sheet("INTEGRITY")))])
+    finally:
+        other.close()
 
 
 def _repeats(gates: list[GateResult]) -> bool:

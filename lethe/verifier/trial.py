@@ -62,6 +62,8 @@ class Trial:
         """Names of the candidate's own parameters."""
         self.launches = 0
         self.kernels: set[str] = set()
+        self.choices = 0
+        """The most configurations that an autotuned kernel chose from (`RunReport.choices`)."""
         self.cases: dict[str, Case] = {}
         """Cases that were run, by id, for the counterexample."""
         self._started = time.monotonic()
@@ -168,6 +170,7 @@ class Trial:
         for r in reports:
             self.launches += r.launches
             self.kernels.update(r.kernels)
+            self.choices = max(self.choices, r.choices)
         if case.kind == "normal" and not options:
             # The inputs are kept beside the reports, so that no other list can take their identity.
             self._reports[key] = case.inputs, reports

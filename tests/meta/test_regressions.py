@@ -271,7 +271,7 @@ def test_a_choice_among_values_that_the_reference_rounds_to_half_is_its_own(judg
 
 @pytest.mark.parametrize(("needs", "one_of"), [([300_000, 294_912], 1), ([294_912, 65_536], 2)])
 def test_where_no_choice_of_an_autotuner_fits_the_kernel_is_charged(monkeypatch, needs, one_of):
-    from lethe.verifier.executors import autotune, resources
+    from lethe.verifier.executors import resources
     from lethe.verifier.executors.resources import KernelResource, LaunchRecord
 
     def compiled(records, target, **_):
@@ -279,8 +279,11 @@ def test_where_no_choice_of_an_autotuner_fits_the_kernel_is_charged(monkeypatch,
 
     def mm() -> None: ...
 
-    record = LaunchRecord(SimpleNamespace(fn=mm), (), {"BLOCK": 0}, (1,))
-    monkeypatch.setattr(resources, "_records", {(0,): record})
+    def record(*offered):
+        return LaunchRecord(SimpleNamespace(fn=mm), (), {"BLOCK": 0}, (1,), offered)
+
+    launched = {(0,): record({"BLOCK": 0}, {"BLOCK": 1}), (1,): record()}
+    monkeypatch.setattr(resources, "_records", launched)
     monkeypatch.setattr(resources, "compile_only", compiled)
-    monkeypatch.setattr(autotune, "_known", {"mm": [{"BLOCK": 0}, {"BLOCK": 1}]})
-    assert [row["one_of"] for row in resources.resources("sm_90")] == [one_of]
+    # the second is a namesake, or a launch past the autotuner: it has no choice
+    assert [row["one_of"] for row in resources.resources("sm_90")] == [one_of, 1]
