@@ -255,6 +255,7 @@ class Docket:
                 budget=self.settings.budget.case_elements,
                 limit=limit,
                 device=self.settings.device,
+                many=self.settings.executor != "interpreter",
             )
         return self._memo["shapes"]
 

@@ -1,4 +1,4 @@
-"""Cheats behind an autotuner: a configuration is wrong, and only another machine would find it the fastest."""
+"""Cheats behind an autotuner: a configuration is wrong, and only another machine would find it fastest."""
 
 from __future__ import annotations
 

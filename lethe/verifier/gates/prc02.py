@@ -86,7 +86,7 @@ def _lengths(trial: Trial) -> list[tuple[int, Sizes]]:
     """Base sizes and shape cases by reduction length: the shortest and the longest that suffice."""
     docket = trial.docket
     found: dict[int, Sizes] = {}
-    for sizes in [docket.base, *(s.sizes for s in docket.shape_cases)]:
+    for sizes in [docket.base, *(s.sizes for s in docket.shape_cases if not s.refusable)]:
         try:
             case = docket.case("normal", trial.settings.seed, sizes=sizes)
             profile = docket.operator_at(case)
