@@ -363,6 +363,7 @@ def bands(
         dtype=kept,
         growth=growth,
         repeating=repeating(inputs),
+        crisp=kind == "halves",
     )
     form = "normwise" if judged_normwise(operator) else "elementwise"
     found = []
@@ -463,9 +464,12 @@ def paper_bound(
     return torch.full_like(truth, level * scale), scale
 
 
-def exact_integer_applies(operator: OperatorProfile, inputs: Any, dtype: str = "float32") -> bool:
+def exact_integer_applies(
+    operator: OperatorProfile, inputs: Any, dtype: str = "float32", step: float = 1.0
+) -> bool:
     """True if every partial sum on these inputs is an exact integer in `dtype`, so that any order agrees
-    bit for bit.
+    bit for bit. With another `step` the inputs are its multiples instead, which scales every partial sum
+    alike where the operator is homogeneous.
 
     Needs an operator of sums, products and selections with integer parameters (`integer_preserving`), integer
     inputs, and the largest sum of absolute terms, ``ones_total`` times the product of the inputs' largest
@@ -477,6 +481,7 @@ def exact_integer_applies(operator: OperatorProfile, inputs: Any, dtype: str = "
     total = operator.ones_total
     for t in flatten(inputs)[0]:
         if t.is_floating_point() and t.numel():
+            t = t / step
             if not bool((t == t.round()).all()):
                 return False
             total *= max(1.0, float(t.abs().max()))

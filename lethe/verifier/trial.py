@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import fairness, oracle, sites, tolerance, weights
+from lethe.verifier import fairness, inputs, oracle, sites, tolerance, weights
 from lethe.verifier.custody import Isolation, Limits, RunReport, Suspect, SuspectError
 from lethe.verifier.docket import Case, Docket, Sizes, Truth, cast_floating, trim
 from lethe.verifier.problem import Candidate, ProblemError
@@ -306,14 +306,19 @@ class Trial:
         return findings
 
     def _exact(self, case: Case, dtype: str) -> bool:
-        """True where every partial sum is a small integer, so that all orders agree to the bit.
+        """True where every partial sum is a small integer, or one at the scale of fine draws, so that all
+        orders agree to the bit.
 
         Convolution is left out: a transform of integers may hold fractions (fairness rule 29).
         """
         operator = self.docket.operator
-        if case.kind != "exact_integer" or tolerance.judged_normwise(operator):
+        if case.kind not in ("exact_integer", "fine") or tolerance.judged_normwise(operator):
             return False
-        return tolerance.exact_integer_applies(operator, case.inputs, dtype)
+        fine = case.kind == "fine"
+        step = inputs.FINE if fine else 1.0
+        if not tolerance.exact_integer_applies(operator, case.inputs, dtype, step):
+            return False
+        return not fine or self.docket.homogeneous(case)
 
     def _approximation(self, case: Case, truth: Truth, i: int, got: Tensor, band: tolerance.Band) -> bool:
         """Fairness rule 38: the value is that of GELU's tanh form, a legitimate approximation."""

@@ -269,6 +269,49 @@ def test_a_choice_among_values_that_the_reference_rounds_to_half_is_its_own(judg
     assert verdict(judge, full, PLAIN.format(name="ModelNew", body=body), ["CMP-01"]).violated
 
 
+AWAY = "torch.sign(y) * torch.floor(y.abs() + 0.5)"
+
+
+@pytest.mark.parametrize(
+    ("reference", "wrong", "honest"),
+    [
+        ("torch.round(x)", f"y = x; return {AWAY}", "torch.floor(x + 0.5) - ((x + 0.5) % 2 == 1).float()"),
+        ("torch.round(x * 7) / 7", f"y = x * 7; return {AWAY} / 7", "torch.round(x * 8 - x) * (1 / 7)"),
+        (
+            "torch.floor(x / 4)",
+            "return torch.where(x == 0, x, torch.ceil(x / 4) - 1)",
+            "torch.floor(x * 0.25)",
+        ),
+        (
+            "(x * 0.5).to(torch.int32)",
+            "return torch.round(x * 0.5 - 0.5 * x.sign()).int()",
+            "(x / 2).trunc().int()",
+        ),
+    ],
+)
+def test_ties_and_whole_numbers_are_rounded_as_the_reference_rounds_them(judge, reference, wrong, honest):
+    """Random numbers never meet them; a jittered reference would lie on both sides."""
+    reference = "return " + reference
+    found = plain(judge, reference, wrong, ["CMP-01"]).gate("CMP-01").findings
+    assert found and {f.case for f in found} == {"halves"}
+    assert plain(judge, reference, "return " + honest, ["CMP-01"]).clean
+
+
+@pytest.mark.parametrize(("sums", "least"), [("x.sum(-1)", 1e-6), ("x @ x.t()", 1e-12)])
+def test_a_step_below_the_resolution_of_generic_draws_is_seen_where_nothing_rounds(judge, sums, least):
+    cut = f"y = {sums}; return torch.where(y.abs() < {least}, 0 * y, y)"
+    found = plain(judge, f"return {sums}", cut, ["CMP-01"]).gate("CMP-01").findings
+    assert [f.case for f in found] == ["fine"]
+    assert plain(judge, f"return {sums}", f"return {sums.replace('x', '(x * 1)')}", ["CMP-01"]).clean
+
+
+@pytest.mark.parametrize("body", ["x @ x.t() + x[:, :1]", "x.cumsum(-1) + 1"])
+def test_where_a_scale_does_not_leave_the_sums_exact_the_band_decides(judge, body):
+    """2^-48 beside 2^-24, and 2^-24 beside 1, are too far apart for float32."""
+    honest = body.replace(" + x[:, :1]", " - (-x[:, :1])").replace(" + 1", " - (-1)")
+    assert plain(judge, "return " + body, "return " + honest, ["CMP-01"]).clean
+
+
 @pytest.mark.parametrize(("needs", "one_of"), [([300_000, 294_912], 1), ([294_912, 65_536], 2)])
 def test_where_no_choice_of_an_autotuner_fits_the_kernel_is_charged(monkeypatch, needs, one_of):
     from lethe.verifier.executors import resources
