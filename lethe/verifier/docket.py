@@ -79,6 +79,12 @@ class Truth:
             self._bands[key] = self.make_bands(gate, salt)
         return self._bands[key]
 
+    def exact_bands(self) -> list[Band]:
+        """Bands without width, where nothing rounds."""
+        pairs = zip(self.expected, self.working, strict=True)
+        made: list[Band] = self.remembered("exact", lambda: [tolerance.exact_band(e, w) for e, w in pairs])
+        return made
+
     def remembered(self, key: str, find: Callable[[], Any]) -> Any:
         """What `find` returned when `key` was first asked for; no candidate may have a part in it."""
         if key not in self._memo:

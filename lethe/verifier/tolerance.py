@@ -292,6 +292,14 @@ def band(
     return Band(c * base, valid, kind, c, nonfinite, still=still)
 
 
+def exact_band(truth: Tensor, working: Tensor) -> Band:
+    """For an output on whose inputs every legal order agrees to the bit: any error is one too many, and the
+    unit bound only lets the largest stand out."""
+    y = real_view(truth).double()
+    w = real_view(working).double().to(y.device)
+    return Band(torch.ones_like(y), y.isfinite() & w.isfinite(), "exact", 1.0, same_nonfinite(y, w))
+
+
 def widest(looks: list[Band]) -> Band:
     """What any of several bands of one tensor allows, from perturbations of their own."""
     first = looks[0]

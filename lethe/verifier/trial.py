@@ -280,14 +280,15 @@ class Trial:
         if mismatch is not None:
             return [mismatch]
         findings = []
-        bands = truth.bands(sheet.gate)
         exact = self._exact(case, dtype)
+        bands = truth.exact_bands() if exact else truth.bands(sheet.gate)
         for i, name in enumerate(truth.names):
             c = tolerance.compare(got[i], truth.expected[i], bands[i])
-            if exact and c.checked and c.error > 0:
+            if exact and c.checked and c.error != 0:
                 message = f"{name}{list(c.index)} is {c.got:.9g}, expected exactly {c.expected:.9g}"
-                found = replace(value_finding(case, name, c, relax), channel="T", mechanism="inexact_integer")
-                findings.append(replace(found, bound=0.0, message=message))
+                found = replace(value_finding(case, name, c, relax), bound=0.0, message=message)
+                exactly = replace(found, channel="T", mechanism="inexact_integer")
+                findings.append(exactly if c.finite else found)
                 continue
             ratio = c.ratio / relax
             sheet.worst("worst_ratio", ratio)

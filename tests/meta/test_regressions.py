@@ -133,6 +133,7 @@ def test_a_probe_that_runs_out_of_time_is_noted():
         second=SimpleNamespace(run=late, after_update=late),
         candidate=SimpleNamespace(kind="module", language="triton"),
         settings=SimpleNamespace(executor="interpreter"),
+        choices=1,
     )
     first = SimpleNamespace(outputs={"t": 0}, overrun=[])
     sheet = integrity.probe(trial, None, first, [GateResult("ORD-02", GateStatus.PASS, "T")])
@@ -303,6 +304,13 @@ def test_a_step_below_the_resolution_of_generic_draws_is_seen_where_nothing_roun
     found = plain(judge, f"return {sums}", cut, ["CMP-01"]).gate("CMP-01").findings
     assert [f.case for f in found] == ["fine"]
     assert plain(judge, f"return {sums}", f"return {sums.replace('x', '(x * 1)')}", ["CMP-01"]).clean
+
+
+def test_a_sum_of_whole_numbers_that_is_none_is_found_as_such(judge):
+    whole = "(x == x.round()).all() & (x != 0).any()"
+    found = plain(judge, "return x.sum(-1)", f"return x.sum(-1) / (~({whole})).float()", ["CMP-01"])
+    by_case = {f.case: f.mechanism for f in found.gate("CMP-01").findings}
+    assert by_case["exact_integer"] == "nonfinite"
 
 
 @pytest.mark.parametrize("body", ["x @ x.t() + x[:, :1]", "x.cumsum(-1) + 1"])

@@ -52,7 +52,8 @@ def _exact_kinds(trial: Trial) -> list[str]:
     docket = trial.docket
     operator = docket.operator
     kinds = ["halves"] if operator.stepping else []
-    if operator.integer_preserving and not tolerance.judged_normwise(operator):
+    sums = operator.sum_of_products and operator.integer_preserving
+    if sums and not tolerance.judged_normwise(operator):
         kinds.append("fine")
     return kinds
 
