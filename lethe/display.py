@@ -95,6 +95,8 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
         console.print(_gate_table(verdict))
     for f in verdict.integrity:
         console.print(Text(f"INTEGRITY {f.case}: {f.message}", style="bold red"), soft_wrap=True)
+    for name, why in verdict.unprobed.items():
+        console.print(Text(f"Not probed, {name}: {why}"), soft_wrap=True)
     if verdict.sizes:
         sizes = ", ".join(f"{k}={v}" for k, v in verdict.sizes.items())
         console.print(Text(f"Sizes shrunk to fit the budget: {sizes}"), soft_wrap=True)

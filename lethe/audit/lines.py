@@ -100,7 +100,7 @@ def compact(line: Line) -> Line:
 
     `report` makes the same tables of it, but a verdict cannot be replayed from it. About a kilobyte.
     """
-    verdict = {k: v for k, v in line["verdict"].items() if k != "options"}
+    verdict = {k: v for k, v in line["verdict"].items() if k != "options" and (v or k != "unprobed")}
     verdict["gates"] = [_compact_gate(g) for g in verdict["gates"]]
     verdict["integrity"] = [_compact_finding(f) for f in verdict["integrity"]]
     wall = line.get("timing", {}).get("wall")

@@ -73,6 +73,8 @@ class RunReport:
     kernel) read outside, ``"input:0: read 3 elements outside"``."""
     launches: int
     kernels: list[str]
+    choices: int
+    """Configurations with constants of their own that the most tunable kernel chooses from; 0 if none is."""
     elapsed: float
     """Seconds of the call, as the suspect's clock saw them."""
 
@@ -176,6 +178,7 @@ def _report(r: dict[str, Any], metas: list[TensorMeta], tensors: list[Tensor]) -
         overrun=overrun,
         launches=_count(r.get("launches")),
         kernels=_texts(r.get("kernels")),
+        choices=_count(r.get("choices")),
         elapsed=_seconds(r.get("elapsed")),
     )
 

@@ -30,6 +30,12 @@ def has_own_status(status: Status) -> bool:
     return status in OWN_STATUS
 
 
+def passed_over(status: Status) -> bool:
+    """Rule 39: an autotuner passes over a configuration that does not compile or fit, so one that stops is
+    not charged. One that ends the process is: a real autotuner tries them all."""
+    return status is not Status.CRASHED
+
+
 def counts_for_time(call: int, warm_up: int) -> bool:
     """Rule 24: whether the call with this index (from 0) is timed. Tuning and compiling happen on the first
     calls at a shape, so the warm-up leaves both out."""

@@ -15,6 +15,8 @@ from lethe.verifier.entry import obstacle, state_of
 from lethe.verifier.executors import launch_count as _launch_count
 from lethe.verifier.executors import launched_names as _launched_names
 from lethe.verifier.executors.accesses import tainting as _tainting
+from lethe.verifier.executors.autotune import choices as _choices
+from lethe.verifier.executors.autotune import forced as _forced
 from lethe.verifier.executors.pretend_cuda import is_host as _is_host
 from lethe.verifier.structure import StructureError
 from lethe.verifier.structure import flatten as _flatten
@@ -67,6 +69,8 @@ class Outcome:
     overrun: list[str]
     launches: int
     kernels: list[str]
+    choices: int
+    """See `autotune.choices`."""
     elapsed: float
     devices: list[str] = field(default_factory=list)
 
@@ -99,6 +103,7 @@ class Outcome:
             "overrun": [_printable(x) for x in self.overrun],
             "launches": self.launches,
             "kernels": [_printable(k) for k in self.kernels],
+            "choices": self.choices,
             "elapsed": self.elapsed,
         }
         return report, wanted
@@ -119,6 +124,8 @@ class Call:
     mode: str | None
     taint: bool = False
     """Whether interpreted kernels store marks instead of what they computed (`executors.accesses`)."""
+    configuration: int | None = None
+    """Which configuration autotuners are to take; None leaves it to the executor."""
 
     def once(self) -> Outcome:
         """Build the inputs and call."""
@@ -149,7 +156,8 @@ class Call:
         begun = _clock()
         _grad_enabled(self.upstream is not None)
         try:
-            outputs = self._call(arguments)
+            with _forced(self.configuration):
+                outputs = self._call(arguments)
             if self.device.type == "cuda":
                 _synchronize()
             elapsed = _clock() - begun
@@ -178,6 +186,7 @@ class Call:
                 overrun=self.ledger.check() if self.guard else [],
                 launches=max(0, _launch_count() - before),
                 kernels=[n for n in launched if n not in names] or launched,
+                choices=_choices(),
                 elapsed=elapsed,
                 devices=[self._residence(t) for t in tensors],
             )

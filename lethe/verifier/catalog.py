@@ -24,7 +24,8 @@ CONTRACTS: tuple[Contract, ...] = (
         "where every partial sum is an exact small integer",
         oracle=_ORACLE64,
         measurement="random draws, and zeros, one-hot, large, small, mixed magnitude, constant, sorted, "
-        "{0,1} integer, sparse, deep (far below zero) and spike (one dominating element a row) draws",
+        "{0,1} integer, sparse, deep (far below zero) and spike (one dominating element a row) draws; where "
+        "nothing rounds, integers at a scale of 2^-24, and integers and ties for operators that step",
         violation="an element outside its band, or another structure, shape or dtype",
         crosswalk="no single class; the value part of each compute class",
     ),

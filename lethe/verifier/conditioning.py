@@ -168,12 +168,14 @@ def spread(
     dtype: torch.dtype = torch.float32,
     growth: str = "auto",
     repeating: bool = False,
+    crisp: bool = False,
 ) -> Spread:
     """Largest deviation of `k` perturbed float64 runs from `truth`, the oracle's result.
 
     `truth` is nested, or a list of tensors; `unit` is the unit roundoff of the working `dtype`;
     `growth` says how sums err (`operations.Rounding`); `repeating` that the inputs hold few values, so that
-    an elementwise function errs alike on all elements and the errors do not average out.
+    an elementwise function errs alike on all elements and the errors do not average out; `crisp` that they
+    are meant as they stand, so that neither they nor results that are exact on them are moved.
     The second half of the runs also overflows like the working precision, so that elements whose
     finiteness hangs on the order of evaluation show up in `disagree`. Raises ReferenceFailed.
     """
@@ -182,7 +184,8 @@ def spread(
     run = 0
     while run < k:
         mode = _mode(unit, seed, run, k, dtype, growth, repeating)
-        out = _run_perturbed(instance, wide, mode, None)
+        mode.crisp = dtype if crisp else None
+        out = _run_perturbed(instance, wide, mode, None, jitter=not crisp)
         found.add([real_view(t) for t in flatten(out)[0]], mode.overflowed)
         run += 1
         k = min(k, RUNS_LARGE) if mode.operations > MANY_OPERATIONS else k
@@ -207,7 +210,8 @@ def _run_perturbed(
     instance: Instance, wide: Any, mode: Perturb, trace: Trace | None, *, jitter: bool = True
 ) -> Any:
     with pinned_backends(), default_dtype(torch.float64), reference_errors("perturbed"):
-        module = _perturbed_reference(instance, mode)
+        exact = mode.crisp is not None
+        module = module_copy(instance, torch.float64) if exact else _perturbed_reference(instance, mode)
         moved = _jitter(mode, wide) if jitter else wide
         with widened(), trace or nullcontext(), mode:
             return call(module, moved)

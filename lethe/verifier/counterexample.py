@@ -218,9 +218,10 @@ def check_of(gate: str, finding: Finding) -> str:
         return "gradient"
     if gate in ("PRC-01", "PRC-02") and not finding.output and finding.bound is not None:
         return "statistic"
-    if finding.mechanism not in CHECKS:
-        raise NoScript(f"no script can show {finding.mechanism}: it needs the verifier's sandbox")
-    return CHECKS[finding.mechanism]
+    shown = finding.extra.get("breaks", finding.mechanism)
+    if shown not in CHECKS:
+        raise NoScript(f"no script can show {shown}: it needs the verifier's sandbox")
+    return CHECKS[shown]
 
 
 def _inputs(trial: Trial, case: Case) -> Inputs:
@@ -247,7 +248,7 @@ def _record(trial: Trial, gate: str, smallest: Smallest, check: str) -> dict[str
     case, finding, candidate = smallest.case, smallest.finding, trial.candidate
     record: dict[str, Any] = {
         "gate": gate,
-        "mechanism": finding.mechanism,
+        "mechanism": finding.extra.get("breaks", finding.mechanism),
         "check": check,
         "reason": finding.message,
         "case": case.id,
@@ -268,6 +269,8 @@ def _record(trial: Trial, gate: str, smallest: Smallest, check: str) -> dict[str
             "expected": finding.expected,
             "bound": finding.bound if finding.bound is None or math.isfinite(finding.bound) else None,
         }
+    if "configuration" in finding.extra:
+        record["configuration"] = finding.extra["configuration"]
     if check == "gradient":
         record |= {"gradient": finding.output.removeprefix("grad:"), "upstream_seed": case.seed}
     if check in ("repeats", "process"):

@@ -210,6 +210,8 @@ class Candidate:
         from embedded import entry, executors, poison
         from embedded.executors import accesses
 
+        if "configuration" in CASE:
+            os.environ["LETHE_AUTOTUNE_CONFIG"] = str(CASE["configuration"])
         executors.install(EXECUTOR)
         self.ledger = poison.Ledger()
         poison.install(self.ledger)

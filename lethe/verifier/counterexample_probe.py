@@ -204,7 +204,7 @@ class Probe:
 
     def _legal(self, case: Case) -> bool:
         """False where a value is wrong only outside of what the operator is defined for."""
-        value = self.finding.mechanism in ("value", "inexact_integer")
+        value = self.finding.extra.get("breaks", self.finding.mechanism) in ("value", "inexact_integer")
         return not (value and self.bench.finite) or all_finite(self.bench.truth(case))
 
     def _same(self, f: Finding) -> bool:
@@ -219,7 +219,7 @@ class Probe:
         case = self._case()
         if self.finding.mechanism == "call_history":
             return self._history(case)
-        return integrity.probe(self.trial, case, self.trial.run(case)[0], [])
+        return integrity.probe(self.trial, case, self.trial.run(case)[0], []).findings
 
     def _case(self) -> Case:
         """The case on the bench, or the one wanted drawn at the sizes of the bench."""

@@ -220,6 +220,7 @@ class Suspect:
         mode: str | None = None,
         then: Any = None,
         taint: bool = False,
+        configuration: int | None = None,
     ) -> list[RunReport]:
         """Call the candidate `times` times on `inputs` (a list of arguments, or a dict of keywords).
 
@@ -231,7 +232,8 @@ class Suspect:
 
         `then` is a second set of inputs of the same shapes: after the first call it is written into the
         very same tensors and the candidate is called again, which gives one report more. With `taint`
-        interpreted kernels store NaN (flipped integers) instead of what they computed.
+        interpreted kernels store NaN (flipped integers) instead of what they computed. `configuration` is
+        the one that autotuners take (`autotune.CONFIG_VARIABLE`).
         """
         tensors, skeleton = structure.flatten(inputs)
         gradients = [g for g in upstream or [] if g is not None]
@@ -250,6 +252,7 @@ class Suspect:
                 "mode": mode,
                 "then": len(later),
                 "taint": taint,
+                "configuration": configuration,
             },
             tensors + later + gradients,
         )

@@ -32,6 +32,8 @@ KEPT_BYTES = {"cpu": 1 << 30, "cuda": 2 << 30}
 """Drawn inputs, and separately truths, that a docket keeps: all draws at a budget's sizes."""
 BYTES_OF_A_TRUTH = 3
 """A truth in multiples of its float64 outputs: those, their bands, and the working-precision outputs."""
+HIGHEST_POWER = 4
+"""Products of more fine inputs leave float32's normal numbers."""
 QUICK_SHAPES = 8
 """Sizes tried in quick mode; the most telling come first."""
 
@@ -76,6 +78,12 @@ class Truth:
         if key not in self._bands:
             self._bands[key] = self.make_bands(gate, salt)
         return self._bands[key]
+
+    def exact_bands(self) -> list[Band]:
+        """Bands without width, where nothing rounds."""
+        pairs = zip(self.expected, self.working, strict=True)
+        made: list[Band] = self.remembered("exact", lambda: [tolerance.exact_band(e, w) for e, w in pairs])
+        return made
 
     def remembered(self, key: str, find: Callable[[], Any]) -> Any:
         """What `find` returned when `key` was first asked for; no candidate may have a part in it."""
@@ -232,6 +240,21 @@ class Docket:
             self._memo[key] = find()
         return self._memo[key]
 
+    def homogeneous(self, fine: Case) -> bool:
+        """Whether a common factor of all floating inputs is one of the results, to the same power in each."""
+        key = f"homogeneous:{_key(fine.sizes)}"
+
+        def find() -> bool:
+            large = map_tensors(fine.inputs, lambda t: t / inputs.FINE if t.is_floating_point() else t)
+            whole, _ = flatten(oracle.run_float64(self.instance(fine.sizes, fine.varied), large))
+            part = self.truth(fine).expected
+            factors = [inputs.FINE**power for power in range(1, HIGHEST_POWER + 1)]
+            return any(
+                all(bool((p == f * w).all()) for p, w in zip(part, whole, strict=True)) for f in factors
+            )
+
+        return bool(self.remembered(key, find))
+
     @property
     def undecidable(self) -> tuple[Reason, str] | None:
         """Why no gate applies to this problem, if none does (fairness rules 3 and 25)."""
@@ -255,6 +278,7 @@ class Docket:
                 budget=self.settings.budget.case_elements,
                 limit=limit,
                 device=self.settings.device,
+                many=self.settings.executor != "interpreter",
             )
         return self._memo["shapes"]
 

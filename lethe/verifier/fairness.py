@@ -343,6 +343,7 @@ def _rules() -> dict[int, Rule]:
         ),
         ("a failure of the harness is never the candidate's", blame.harness_fault, "sheet"),
         ("exp(x) - 1 and tanh-form approximations are tolerance", approximation_explains, "trial"),
+        ("a configuration that an autotuner passes over is not charged", blame.passed_over, "integrity"),
     ]
     return {
         n: Rule(
@@ -357,4 +358,4 @@ def _rules() -> dict[int, Rule]:
 
 
 RULES: dict[int, Rule] = _rules()
-"""All 38 rules by number."""
+"""All rules by number."""

@@ -56,6 +56,10 @@ for minus infinity, and beyond 65,504, where float16 ends."""
 
 SPARSITY = 0.9
 """Share of zeros in a sparse draw."""
+FINE = 2.0**-24
+"""Scale of fine draws: far below float32's resolution of what generic draws make, and so far above its
+smallest number that products of four stay normal."""
+WIDEST_HALVES = 5
 RESIDUE = 2.0**-10
 """What is left after cancellation, relative to the terms: far above their float32 rounding."""
 
@@ -138,6 +142,18 @@ def _exact_integer(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Te
     return whole if d.sign in ("positive", "nonnegative") else -whole
 
 
+def _fine(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:
+    """Exact integers at the scale of `FINE`: what is rounded to a step, or cut off below one, is lost."""
+    return _exact_integer(x, d, scale, g) * FINE
+
+
+def _halves(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:
+    """Multiples of 1/2 up to `WIDEST_HALVES`: integers and ties, where rounding rules differ."""
+    least = 1.0 if d.sign in ("positive", "negative") else 0.0
+    steps = (_uniform(x, g) * (2 * WIDEST_HALVES)).floor() + least
+    return steps / 2 * _sign_of(d, x, g)
+
+
 def _sparse(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:
     return torch.where(_uniform(x, g) < SPARSITY, torch.zeros_like(x), _base(x, d, g))
 
@@ -200,6 +216,8 @@ _MAKERS: dict[str, Maker] = {
     "cancelling": _cancelling,
     "deep": _deep,
     "spike": _spike,
+    "fine": _fine,
+    "halves": _halves,
 }
 
 KINDS = ("normal", *_MAKERS)
@@ -215,6 +233,8 @@ def _refusal(kind: str, d: Domain) -> str:
         return f"the input is {d.sign} in every draw"
     if kind in ("cancelling", "deep") and d.sign != "any":
         return f"the input is {d.sign} in every draw"
+    if kind in ("fine", "halves") and d.kind != "real":
+        return f"a {d.kind.replace('_', '-')} input has values of its own"
     if kind in ("deep", "spike") and d.kind != "real":
         return f"a {d.kind.replace('_', '-')} input is bounded"
     if d.kind == "binary" and kind not in ("zeros", "constant", "sparse", "exact_integer"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lethe.verifier.blame import has_own_status, is_reproduced, passed_over
 from lethe.verifier.docket import same_bytes
 from lethe.verifier.poison import READ
 from lethe.verifier.sheet import CandidateStopped, Sheet
@@ -23,20 +25,35 @@ LEAST_SHARE = 0.5
 tail that an honest wrapper hands to torch is less than one tile; a decoy launched on one row makes
 1/rows."""
 
+CONFIGURATION = "configuration"
+MOST_CONFIGURATIONS = {"interpreter": 8, "cuda": 4, "cpu": 0}
+"""Other configurations that are tried: a third of published kernels tune, most of those among two to eight
+sets of constants. On a device each is compiled, which takes as long as a gate."""
 
-def probe(trial: Trial, case: Case, first: RunReport, gates: list[GateResult]) -> list[Finding]:
+
+def probe(trial: Trial, case: Case, first: RunReport, gates: list[GateResult]) -> Sheet:
     """Guard zones of the first call at the problem's own sizes, that call again after all others, whether
-    weights that are written between calls are seen, and whether the result depends on the kernels launched.
+    weights that are written between calls are seen, whether the result depends on the kernels launched, and
+    whether it holds under the configurations that an autotuner would take elsewhere.
+
+    The sheet holds the findings, and which probes a candidate that stopped answering left undone.
     """
-    findings = out_of_bounds(case, first)
-    if _repeats(gates) and _answers_otherwise(trial, case, first):
-        message = "the same inputs gave a wrong value after the calls of all gates: the history decides"
-        findings.append(_finding(case, "call_history", message))
+    sheet = Sheet("INTEGRITY")
+    sheet.add(out_of_bounds(case, first))
+    probes: dict[str, Callable[[], list[Finding]]] = {}
+    if _repeats(gates):
+        probes["call_history"] = lambda: _call_history(trial, case, first)
     if _repeats(gates) and trial.candidate.kind == "module":
-        findings += _stale_weights(trial, case)
+        probes["stale_weights"] = lambda: _stale_weights(trial, case)
     if trial.settings.executor == "interpreter" and trial.candidate.language == "triton":
-        findings += _decoy(trial, case, first)
-    return findings
+        probes["decoy"] = lambda: _decoy(trial, case, first)
+    for name, look in probes.items():
+        try:
+            sheet.add(look())
+        except CandidateStopped as e:
+            sheet.skip(name, f"{e.status}: {e.message}")
+    _configurations(trial, case, first, sheet)
+    return sheet
 
 
 def out_of_bounds(case: Case, report: RunReport) -> list[Finding]:
@@ -56,10 +73,7 @@ def _stale_weights(trial: Trial, case: Case) -> list[Finding]:
     """Call, write the candidate's own weights in place, call again: the answer must be that of a candidate
     built with those weights. It is compared with itself, so that what its constructor derives from weights
     is stale on both sides and never charged (fairness rule 23)."""
-    try:
-        outputs = trial.second.after_update(case)
-    except CandidateStopped:
-        return []
+    outputs = trial.second.after_update(case)
     if outputs is None or all(same_bytes(a, b) for a, b in zip(*outputs, strict=True)):
         return []
     message = (
@@ -78,7 +92,9 @@ def _decoy(trial: Trial, case: Case, first: RunReport) -> list[Finding]:
     before, _ = flatten(first.outputs)
     try:
         marked, _ = flatten(trial.second.run(case, taint=True)[0].outputs)
-    except CandidateStopped:
+    except CandidateStopped as e:
+        if has_own_status(e.status):
+            raise
         return []  # it could not go on without its kernels' results, which a decoy can
     shares = [share for a, b in zip(before, marked, strict=False) if (share := _differing(a, b)) is not None]
     if not shares or max(shares) >= LEAST_SHARE:
@@ -97,26 +113,86 @@ def _differing(a: Tensor, b: Tensor) -> float | None:
     return float((bytes_of(a) != bytes_of(b)).any(1).double().mean())
 
 
+def _configurations(trial: Trial, case: Case, first: RunReport, sheet: Sheet) -> None:
+    """Call under the other configurations of the candidate's autotuners: which of them runs elsewhere is a
+    matter of that machine's speed. The first that is wrong is enough.
+
+    Only those with constants of their own: warps and stages schedule the same program. Nothing is said where
+    the value is wrong without a choice.
+    """
+    if trial.choices < 2 or trial.check_value(case, first, Sheet("CMP-01")):
+        return
+    most = MOST_CONFIGURATIONS[trial.settings.executor]
+    indices = _spread(trial.choices, most)
+    if len(indices) < trial.choices - 1:
+        sheet.skip("configurations", f"{len(indices)} of {trial.choices - 1} others were tried")
+    for k in indices:
+        found = _configuration(trial.second, case, k, sheet)
+        if found and _confirmed(trial, case, k):
+            sheet.add(found)
+            return
+    sheet.add([])
+
+
+def _spread(choices: int, most: int) -> list[int]:
+    """At most so many of the indices above 0, the first and the last among them."""
+    others = choices - 1
+    if others <= most:
+        return list(range(1, choices))
+    return [1 + round(k * (others - 1) / (most - 1)) for k in range(most)]
+
+
+def _configuration(trial: Trial, case: Case, k: int, sheet: Sheet) -> list[Finding]:
+    """What is wrong with the answer under configuration `k`."""
+    try:
+        report = trial.run(case, configuration=k)[0]
+    except CandidateStopped as e:
+        if passed_over(e.status):
+            sheet.skip(f"configuration:{k}", f"{e.status}: {e.message}")
+            return []
+        found = [_finding(case, str(e.status), e.message)]
+    else:
+        found = trial.check_value(case, report, Sheet("CMP-01")) + out_of_bounds(case, report)
+    return [
+        replace(
+            f,
+            mechanism=CONFIGURATION,
+            message=f"under configuration {k} of its autotuner: {f.message}",
+            extra={CONFIGURATION: k, "breaks": f.mechanism, "sizes": case.sizes},
+        )
+        for f in found[:1]
+    ]
+
+
+def _confirmed(trial: Trial, case: Case, k: int) -> bool:
+    """Fairness rule 26: in a process of its own."""
+    other = trial.fresh()
+    try:
+        return is_reproduced([True, bool(_configuration(other, case, k, Sheet("INTEGRITY")))])
+    finally:
+        other.close()
+
+
 def _repeats(gates: list[GateResult]) -> bool:
     """True if ORD-02 says nothing against comparing bytes: it passed, or failed only in one process."""
     return any(g.gate == "ORD-02" and g.status in (GateStatus.PASS, GateStatus.ERROR) for g in gates)
 
 
-def _answers_otherwise(trial: Trial, case: Case, first: RunReport) -> bool:
-    """Whether the first call's answer came again, by its bytes or else as a value that the contract allows.
+def _call_history(trial: Trial, case: Case, first: RunReport) -> list[Finding]:
+    """Whether the first call's answer comes again, by its bytes or else as a value that the contract allows.
 
     Other bytes alone are no breach: after other sizes a compiler may specialise anew and an autotuner choose
     anew, and both may sum in another order.
     """
     before, _ = flatten(first.outputs)
-    try:
-        report = trial.run(case, need_inputs_after=True)[0]
-    except CandidateStopped:
-        return False
+    report = trial.run(case, need_inputs_after=True)[0]
     now, _ = flatten(report.outputs)
     if len(before) == len(now) and all(same_bytes(a, b) for a, b in zip(before, now, strict=True)):
-        return False
-    return bool(trial.check_value(case, report, Sheet("CMP-01")))
+        return []
+    if not trial.check_value(case, report, Sheet("CMP-01")):
+        return []
+    message = "the same inputs gave a wrong value after the calls of all gates: the history decides"
+    return [_finding(case, "call_history", message)]
 
 
 def _finding(case: Case, mechanism: str, message: str) -> Finding:

@@ -211,11 +211,13 @@ class Judge:
                 message="the candidate ran, but launched no kernel of its own",
             )
         results = _without_cascade(self._gates(docket, trial))
+        probed = integrity.probe(trial, case, first, results)
         verdict = replace(
             blank,
             status=Status.JUDGED,
             gates=tuple(results),
-            integrity=tuple(integrity.probe(trial, case, first, results)),
+            integrity=tuple(probed.findings),
+            unprobed=probed.skipped,
         )
         verdict = replace(verdict, message=_summary(verdict))
         if self._counterexamples is not None and verdict.violated:

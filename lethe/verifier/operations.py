@@ -46,6 +46,13 @@ EXACT = _names("""
 """Operators whose floating results are copies or selections of their operands: no rounding.
 ``index_put`` and ``scatter`` count as exact when they do not accumulate."""
 
+STEPS = frozenset({"round", "floor", "ceil", "trunc"})
+"""Operators that jump where their operand is a whole number or a tie."""
+
+CRISP = frozenset({"add", "sub", "rsub", "mul", "neg", "div"})
+"""Operators whose result, where it is representable, every faithful spelling gives to the bit (a division by
+a power of two only)."""
+
 SELECTING = _names("""
     max min amax amin aminmax maximum minimum fmax fmin argmax argmin sort topk kthvalue median
     nanmedian mode cummax cummin max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d

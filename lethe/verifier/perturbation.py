@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from lethe.verifier.modes import EagerMode
 from lethe.verifier.operations import (
     CANCELLING,
+    CRISP,
     MAX_DECOMPOSITION_DEPTH,
     Rounding,
     accumulates,
@@ -58,7 +59,8 @@ class Perturb(EagerMode):
     """Every rounding operator errs by up to `unit` in relative terms; sums make an accumulation error too.
 
     `limit`: results at or beyond it become infinite, as they may in the working precision. `coherent`: all
-    elements of a result err alike and by as much as they may, as equal inputs make them.
+    elements of a result err alike and by as much as they may, as equal inputs make them. `crisp`: results of
+    the `operations.CRISP` operators that this dtype represents are taken to be exact.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Perturb(EagerMode):
     ) -> None:
         super().__init__()
         self.coherent = coherent
+        self.crisp: torch.dtype | None = None
         self.unit, self.tiny, self.limit, self.rounding, self.seed = unit, tiny, limit, rounding, seed
         self.generators: dict[torch.device, torch.Generator] = {}
         self.depth = 0
@@ -193,6 +196,9 @@ class Perturb(EagerMode):
         out = func(*args, **kwargs)
         if not any(_is_wide(t) for t in tree_leaves(out)):
             return out
+        if self.crisp is not None and name in CRISP and out.dtype == torch.float64:
+            moved = self._replace(func, out.clone(), [None], [1.0], (1,))
+            return out.copy_(torch.where(_exact(name, args, kwargs, out, self.crisp), out, moved))
         if kind == "elementwise":
             return self._replace(func, out, [_spelling(name, out)], [1.0], (1,), vanishing=name in VANISHING)
         counts = lengths(name, args, out)
@@ -268,6 +274,17 @@ class Perturb(EagerMode):
             return t.copy_(moved) if in_place else moved
 
         return tree_map(move, out)
+
+
+def _exact(name: str, args: Any, kwargs: dict[str, Any], out: Tensor, dtype: torch.dtype) -> Tensor:
+    """bool: elements at which a `CRISP` operator makes no rounding error in `dtype`."""
+    scalars = [x for x in tree_leaves((args, kwargs)) if isinstance(x, float)]
+    known = all(float(torch.tensor(x, dtype=torch.float64).to(dtype)) == x for x in scalars)
+    exact = (out == out.to(dtype)) & known
+    if name == "div":
+        divisor = args[1] if isinstance(args[1], Tensor) else torch.tensor(float(args[1]))
+        exact = exact & (torch.frexp(divisor.double())[0].abs() == 0.5).to(out.device)
+    return exact
 
 
 def _is_wide(x: Any) -> bool:

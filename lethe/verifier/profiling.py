@@ -19,10 +19,12 @@ from lethe.verifier.operations import (
     ADDING,
     CONTRACTIONS,
     CONVOLUTIONS,
+    CRISP,
     ELEMENTARY,
     EXACT,
     MAX_DECOMPOSITION_DEPTH,
     SELECTING,
+    STEPS,
     accumulates,
     decompositions,
     is_scaling,
@@ -98,6 +100,9 @@ class OperatorProfile:
     """Largest sum of absolute terms on all-ones inputs; nan unless `sum_of_products`."""
     structural_zeros: list[Tensor]
     """bool per output: elements that are zero for generic inputs (triangles, padding)."""
+    stepping: bool
+    """Rounds to whole numbers, and otherwise only copies, selects, adds, multiplies and divides, so that on
+    inputs of few bits every faithful spelling meets the same ties."""
 
 
 class Trace(EagerMode):
@@ -111,6 +116,8 @@ class Trace(EagerMode):
         self.stochastic = False
         self.elementary = True
         self.simple = True
+        self.steps_taken = False
+        self.crisp = True
         self.depth = 0
         self.selections: dict[int, tuple[Tensor, Selection]] = {}
 
@@ -133,6 +140,10 @@ class Trace(EagerMode):
 
     def _note(self, func: Any, name: str, kind: str, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         self.names.add(name)
+        self.steps_taken = self.steps_taken or name in STEPS or _truncates(name, args, out)
+        plain = kind == "exact" and not accumulates(name, args, kwargs)
+        plain = (plain or name in CRISP) and not kwargs.keys() & {"rounding_mode", "decimals"}
+        self.crisp = self.crisp and plain
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.stochastic = True
         if name in SELECTING:
@@ -184,6 +195,12 @@ class Trace(EagerMode):
         return max(self.longest, steps if steps >= MANY_STEPS else 1)
 
 
+def _truncates(name: str, args: Any, out: Any) -> bool:
+    """Whether a cast turns fractions into whole numbers."""
+    integral = isinstance(out, Tensor) and not (out.is_floating_point() or out.is_complex())
+    return name == "_to_copy" and integral and out.dtype != torch.bool and args[0].is_floating_point()
+
+
 def traced(instance: Instance, inputs: Any) -> tuple[Any, Trace]:
     """The float64 result of the reference's own code and its trace. Raises ReferenceFailed."""
     trace = Trace()
@@ -224,6 +241,7 @@ def profile_operator(instance: Instance, inputs: Any) -> OperatorProfile:
         integer_preserving=probe.integers(trace),
         ones_total=absolute.largest if absolute is not None else math.nan,
         structural_zeros=probe.zeros(tensors),
+        stepping=trace.steps_taken and trace.crisp,
     )
 
 

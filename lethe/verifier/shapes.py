@@ -48,6 +48,10 @@ LARGE_BATCH = 16
 """From here on a leading dimension is likely to be tiled, so it is tried above a tile too."""
 TALL = 1025
 """A batch above a tile of 1024 rows: what a second kernel reduces over rows, or a grid counts in tiles."""
+MANY = (1 << 15) + 1
+"""A batch whose last row a 16-bit index cannot name, below the 65,535 programs of a grid's second axis."""
+MANY_BUDGET = 1 << 19
+"""What a case of so many rows may cost at least: some milliseconds of eager code on a CPU."""
 PAST = (241, 17)
 """The only factors of 4097 = 2^12 + 1."""
 LADDER = (4097, 2049, 1025, 513, 257, 193, 129, 97, 65, 47, 33, 17, 13, 7, 5, 3, 2, 1)
@@ -73,6 +77,8 @@ class ShapeCase:
     """A kind that is drawn too, where the input ends one element after a whole tile: what is lost there is
     one element, which shows only where that element matters. ``"sorted"``: the last of each row is its
     largest; ``"spike"``: it dominates a long sum."""
+    refusable: bool = False
+    """Whether a clear refusal is no breach: no tile explains it, but a grid's limits may."""
 
 
 def shape_cases(
@@ -82,8 +88,10 @@ def shape_cases(
     budget: int = CASE_BUDGET,
     limit: int = MAX_CASES,
     device: str = "cpu",
+    many: bool = False,
 ) -> list[ShapeCase]:
-    """At most `limit` sizes to try a candidate at, the most telling first.
+    """At most `limit` sizes to try a candidate at, the most telling first; with `many` one more, of `MANY`
+    rows, for executors to which so many programs are nothing.
 
     `base_sizes` defaults to the model's. `budget` bounds a case's cost in elements; a
     case may always cost as much as the base sizes do, one past a tile `DEARER` times as
@@ -112,7 +120,35 @@ def shape_cases(
         joint = len(chosen) > 1
         moves = "joint" if joint else next(iter(chosen)).role
         cases[key] = ShapeCase(f"joint:{text}" if joint else text, sizes, moves, facts.cost, wish.also)
-    return list(cases.values())
+    found = list(cases.values())
+    last = _many_rows(model, base, found, max(budget, MANY_BUDGET)) if many else None
+    if last is not None and _finite(problem, last.sizes, device) in (True, demand_finite):
+        found.append(last)
+    return found
+
+
+def _many_rows(
+    model: SizeModel, base: dict[str, int], cases: list[ShapeCase], ceiling: int
+) -> ShapeCase | None:
+    """`MANY` rows of a width at which the candidate is tried anyway, so that no kernel is compiled for them;
+    None where a row is too dear, or the batch is so small that nothing is indexed by it."""
+    batch = [a for a in model.axes if a.role == "batch"]
+    others = [a for a in model.axes if a.role != "batch"]
+    if not batch or max(a.value for a in batch) < LARGE_BATCH or model.prober.exhausted:
+        return None
+    rows = {n: next(v for v in a.near(MANY) if v >= MANY) for a in batch for n in a.names}
+    tried = [{n: c.sizes.get(n, a.value) for a in others for n in a.names} for c in cases]
+    tried.append({n: 3 for a in others for n in a.names})
+    tried.sort(key=lambda sizes: min(sizes.values(), default=0) == 1)  # a row of one element says least
+    for sizes in ({**base, **other, **rows} for other in tried):
+        try:
+            facts = model.prober.run(sizes, ceiling)
+        except ProblemError:
+            continue
+        if facts.cost <= ceiling:
+            text = ",".join(f"{n}={sizes[n]}" for a in (*batch, *others) for n in a.names)
+            return ShapeCase(f"rows:{text}", sizes, "joint", facts.cost, refusable=True)
+    return None
 
 
 @dataclass(frozen=True)

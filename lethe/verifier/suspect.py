@@ -298,6 +298,7 @@ class Loop:
             guard=request["guard"],
             mode=request["mode"],
             taint=request["taint"],
+            configuration=request["configuration"],
         )
         reports = []
         for k in range(request["times"]):

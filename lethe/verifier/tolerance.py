@@ -292,6 +292,14 @@ def band(
     return Band(c * base, valid, kind, c, nonfinite, still=still)
 
 
+def exact_band(truth: Tensor, working: Tensor) -> Band:
+    """For an output on whose inputs every legal order agrees to the bit: any error is one too many, and the
+    unit bound only lets the largest stand out."""
+    y = real_view(truth).double()
+    w = real_view(working).double().to(y.device)
+    return Band(torch.ones_like(y), y.isfinite() & w.isfinite(), "exact", 1.0, same_nonfinite(y, w))
+
+
 def widest(looks: list[Band]) -> Band:
     """What any of several bands of one tensor allows, from perturbations of their own."""
     first = looks[0]
@@ -363,6 +371,7 @@ def bands(
         dtype=kept,
         growth=growth,
         repeating=repeating(inputs),
+        crisp=kind == "halves",
     )
     form = "normwise" if judged_normwise(operator) else "elementwise"
     found = []
@@ -463,9 +472,12 @@ def paper_bound(
     return torch.full_like(truth, level * scale), scale
 
 
-def exact_integer_applies(operator: OperatorProfile, inputs: Any, dtype: str = "float32") -> bool:
+def exact_integer_applies(
+    operator: OperatorProfile, inputs: Any, dtype: str = "float32", step: float = 1.0
+) -> bool:
     """True if every partial sum on these inputs is an exact integer in `dtype`, so that any order agrees
-    bit for bit.
+    bit for bit. With another `step` the inputs are its multiples instead, which scales every partial sum
+    alike where the operator is homogeneous.
 
     Needs an operator of sums, products and selections with integer parameters (`integer_preserving`), integer
     inputs, and the largest sum of absolute terms, ``ones_total`` times the product of the inputs' largest
@@ -477,6 +489,7 @@ def exact_integer_applies(operator: OperatorProfile, inputs: Any, dtype: str = "
     total = operator.ones_total
     for t in flatten(inputs)[0]:
         if t.is_floating_point() and t.numel():
+            t = t / step
             if not bool((t == t.round()).all()):
                 return False
             total *= max(1.0, float(t.abs().max()))

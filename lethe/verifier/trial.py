@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import fairness, oracle, sites, tolerance, weights
+from lethe.verifier import fairness, inputs, oracle, sites, tolerance, weights
 from lethe.verifier.custody import Isolation, Limits, RunReport, Suspect, SuspectError
 from lethe.verifier.docket import Case, Docket, Sizes, Truth, cast_floating, trim
 from lethe.verifier.problem import Candidate, ProblemError
@@ -62,6 +62,8 @@ class Trial:
         """Names of the candidate's own parameters."""
         self.launches = 0
         self.kernels: set[str] = set()
+        self.choices = 0
+        """The most configurations that an autotuned kernel chose from (`RunReport.choices`)."""
         self.cases: dict[str, Case] = {}
         """Cases that were run, by id, for the counterexample."""
         self._started = time.monotonic()
@@ -168,6 +170,7 @@ class Trial:
         for r in reports:
             self.launches += r.launches
             self.kernels.update(r.kernels)
+            self.choices = max(self.choices, r.choices)
         if case.kind == "normal" and not options:
             # The inputs are kept beside the reports, so that no other list can take their identity.
             self._reports[key] = case.inputs, reports
@@ -277,14 +280,15 @@ class Trial:
         if mismatch is not None:
             return [mismatch]
         findings = []
-        bands = truth.bands(sheet.gate)
         exact = self._exact(case, dtype)
+        bands = truth.exact_bands() if exact else truth.bands(sheet.gate)
         for i, name in enumerate(truth.names):
             c = tolerance.compare(got[i], truth.expected[i], bands[i])
-            if exact and c.checked and c.error > 0:
+            if exact and c.checked and c.error != 0:
                 message = f"{name}{list(c.index)} is {c.got:.9g}, expected exactly {c.expected:.9g}"
-                found = replace(value_finding(case, name, c, relax), channel="T", mechanism="inexact_integer")
-                findings.append(replace(found, bound=0.0, message=message))
+                found = replace(value_finding(case, name, c, relax), bound=0.0, message=message)
+                exactly = replace(found, channel="T", mechanism="inexact_integer")
+                findings.append(exactly if c.finite else found)
                 continue
             ratio = c.ratio / relax
             sheet.worst("worst_ratio", ratio)
@@ -303,14 +307,19 @@ class Trial:
         return findings
 
     def _exact(self, case: Case, dtype: str) -> bool:
-        """True where every partial sum is a small integer, so that all orders agree to the bit.
+        """True where every partial sum is a small integer, or one at the scale of fine draws, so that all
+        orders agree to the bit.
 
         Convolution is left out: a transform of integers may hold fractions (fairness rule 29).
         """
         operator = self.docket.operator
-        if case.kind != "exact_integer" or tolerance.judged_normwise(operator):
+        if case.kind not in ("exact_integer", "fine") or tolerance.judged_normwise(operator):
             return False
-        return tolerance.exact_integer_applies(operator, case.inputs, dtype)
+        fine = case.kind == "fine"
+        step = inputs.FINE if fine else 1.0
+        if not tolerance.exact_integer_applies(operator, case.inputs, dtype, step):
+            return False
+        return not fine or self.docket.homogeneous(case)
 
     def _approximation(self, case: Case, truth: Truth, i: int, got: Tensor, band: tolerance.Band) -> bool:
         """Fairness rule 38: the value is that of GELU's tanh form, a legitimate approximation."""

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 SCHEMA = "lethe.verdict/1"
-RULES_VERSION = "2026.11.7"
+RULES_VERSION = "2026.11.8"
 """Version of the gates and fairness rules; every verdict names the one it was reached by."""
 
 
@@ -178,6 +178,8 @@ class Verdict:
     gates: tuple[GateResult, ...] = ()
     integrity: tuple[Finding, ...] = ()
     """Findings of the probes that belong to no single gate."""
+    unprobed: dict[str, str] = field(default_factory=dict)
+    """Probes that the candidate stopped, with how it stopped."""
     problem_sha256: str = ""
     candidate_sha256: str = ""
     executor: str = ""

@@ -108,6 +108,37 @@ def test_one_pass_variance_is_found_on_shifted_inputs(judge):
     )
     v = verdict(judge, NORM, norm_candidate(body), ["PRC-02"])
     assert {f.mechanism for f in v.gate("PRC-02").findings} == {"one_pass"}
+    # at 96 terms every sum of squares is exact, whatever the vector unit; at 4097 its order decides
+    assert {f.case for f in v.gate("PRC-02").findings} == {"shifted:N=96"}
+
+
+def test_a_result_that_is_not_finite_is_no_accurate_one(judge):
+    """An average over the finite elements that are left would be one: a variance that cancels below zero."""
+    body = "n = self.norm\ny = nn.functional.layer_norm(x, x.shape[-1:], n.weight, n.bias, n.eps)\nreturn y"
+    v = verdict(judge, NORM, norm_candidate(body + " + 0 * (x - 512).sqrt()"), ["PRC-02"])
+    assert {f.mechanism for f in v.gate("PRC-02").findings} == {"nonfinite"}
+    assert verdict(judge, NORM, norm_candidate(body), ["PRC-02"]).clean
+
+
+def test_a_probe_that_runs_out_of_time_is_noted():
+    from lethe.verifier import integrity
+    from lethe.verifier.sheet import CandidateStopped
+    from lethe.verifier.verdict import GateResult
+
+    def late(*_: object, **__: object) -> None:
+        raise CandidateStopped(Status.TIMED_OUT, "no answer")
+
+    trial = SimpleNamespace(
+        run=late,
+        second=SimpleNamespace(run=late, after_update=late),
+        candidate=SimpleNamespace(kind="module", language="triton"),
+        settings=SimpleNamespace(executor="interpreter"),
+        choices=1,
+    )
+    first = SimpleNamespace(outputs={"t": 0}, overrun=[])
+    sheet = integrity.probe(trial, None, first, [GateResult("ORD-02", GateStatus.PASS, "T")])
+    assert not sheet.findings
+    assert sheet.skipped == dict.fromkeys(("call_history", "stale_weights", "decoy"), "timed_out: no answer")
 
 
 def test_renamed_parameters_are_not_missing_gradients(judge):
@@ -239,9 +270,59 @@ def test_a_choice_among_values_that_the_reference_rounds_to_half_is_its_own(judg
     assert verdict(judge, full, PLAIN.format(name="ModelNew", body=body), ["CMP-01"]).violated
 
 
+AWAY = "torch.sign(y) * torch.floor(y.abs() + 0.5)"
+
+
+@pytest.mark.parametrize(
+    ("reference", "wrong", "honest"),
+    [
+        ("torch.round(x)", f"y = x; return {AWAY}", "torch.floor(x + 0.5) - ((x + 0.5) % 2 == 1).float()"),
+        ("torch.round(x * 7) / 7", f"y = x * 7; return {AWAY} / 7", "torch.round(x * 8 - x) * (1 / 7)"),
+        (
+            "torch.floor(x / 4)",
+            "return torch.where(x == 0, x, torch.ceil(x / 4) - 1)",
+            "torch.floor(x * 0.25)",
+        ),
+        (
+            "(x * 0.5).to(torch.int32)",
+            "return torch.round(x * 0.5 - 0.5 * x.sign()).int()",
+            "(x / 2).trunc().int()",
+        ),
+    ],
+)
+def test_ties_and_whole_numbers_are_rounded_as_the_reference_rounds_them(judge, reference, wrong, honest):
+    """Random numbers never meet them; a jittered reference would lie on both sides."""
+    reference = "return " + reference
+    found = plain(judge, reference, wrong, ["CMP-01"]).gate("CMP-01").findings
+    assert found and {f.case for f in found} == {"halves"}
+    assert plain(judge, reference, "return " + honest, ["CMP-01"]).clean
+
+
+@pytest.mark.parametrize(("sums", "least"), [("x.sum(-1)", 1e-6), ("x @ x.t()", 1e-12)])
+def test_a_step_below_the_resolution_of_generic_draws_is_seen_where_nothing_rounds(judge, sums, least):
+    cut = f"y = {sums}; return torch.where(y.abs() < {least}, 0 * y, y)"
+    found = plain(judge, f"return {sums}", cut, ["CMP-01"]).gate("CMP-01").findings
+    assert [f.case for f in found] == ["fine"]
+    assert plain(judge, f"return {sums}", f"return {sums.replace('x', '(x * 1)')}", ["CMP-01"]).clean
+
+
+def test_a_sum_of_whole_numbers_that_is_none_is_found_as_such(judge):
+    whole = "(x == x.round()).all() & (x != 0).any()"
+    found = plain(judge, "return x.sum(-1)", f"return x.sum(-1) / (~({whole})).float()", ["CMP-01"])
+    by_case = {f.case: f.mechanism for f in found.gate("CMP-01").findings}
+    assert by_case["exact_integer"] == "nonfinite"
+
+
+@pytest.mark.parametrize("body", ["x @ x.t() + x[:, :1]", "x.cumsum(-1) + 1"])
+def test_where_a_scale_does_not_leave_the_sums_exact_the_band_decides(judge, body):
+    """2^-48 beside 2^-24, and 2^-24 beside 1, are too far apart for float32."""
+    honest = body.replace(" + x[:, :1]", " - (-x[:, :1])").replace(" + 1", " - (-1)")
+    assert plain(judge, "return " + body, "return " + honest, ["CMP-01"]).clean
+
+
 @pytest.mark.parametrize(("needs", "one_of"), [([300_000, 294_912], 1), ([294_912, 65_536], 2)])
 def test_where_no_choice_of_an_autotuner_fits_the_kernel_is_charged(monkeypatch, needs, one_of):
-    from lethe.verifier.executors import autotune, resources
+    from lethe.verifier.executors import resources
     from lethe.verifier.executors.resources import KernelResource, LaunchRecord
 
     def compiled(records, target, **_):
@@ -249,8 +330,11 @@ def test_where_no_choice_of_an_autotuner_fits_the_kernel_is_charged(monkeypatch,
 
     def mm() -> None: ...
 
-    record = LaunchRecord(SimpleNamespace(fn=mm), (), {"BLOCK": 0}, (1,))
-    monkeypatch.setattr(resources, "_records", {(0,): record})
+    def record(*offered):
+        return LaunchRecord(SimpleNamespace(fn=mm), (), {"BLOCK": 0}, (1,), offered)
+
+    launched = {(0,): record({"BLOCK": 0}, {"BLOCK": 1}), (1,): record()}
+    monkeypatch.setattr(resources, "_records", launched)
     monkeypatch.setattr(resources, "compile_only", compiled)
-    monkeypatch.setattr(autotune, "_known", {"mm": [{"BLOCK": 0}, {"BLOCK": 1}]})
-    assert [row["one_of"] for row in resources.resources("sm_90")] == [one_of]
+    # the second is a namesake, or a launch past the autotuner: it has no choice
+    assert [row["one_of"] for row in resources.resources("sm_90")] == [one_of, 1]

@@ -267,6 +267,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "overrun": [],
         "launches": 0,
         "kernels": [],
+        "choices": 0,
         "elapsed": 0.1,
     }
     return {**good, **changes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def test_launches_are_counted(how: str, count: int, names: list[str]) -> None:
 
 
 @interpreted
-def _autotune(k: Any, index: str | None) -> tuple[list[float], list[float], dict[str, int]]:
+def _autotune(k: Any, index: str | None) -> tuple[list[float], list[float], int]:
     from lethe.verifier.executors import autotune
 
     if index is not None:
@@ -115,7 +116,7 @@ def _autotune(k: Any, index: str | None) -> tuple[list[float], list[float], dict
     x, o, hooked = torch.ones(64), torch.full((64,), 9.0), torch.zeros(3)
     for _ in range(2):
         k.tuned[lambda meta: (-(-64 // meta["BLOCK"]),)](x, o, hooked, 64)
-    return hooked.tolist(), o[:2].tolist(), autotune.config_counts()
+    return hooked.tolist(), o[:2].tolist(), autotune.choices()
 
 
 @pytest.mark.parametrize(
@@ -127,12 +128,40 @@ def test_autotune_runs_the_chosen_configuration(index: str | None, hooks: int, b
     state, output, counts = _autotune(index)
     assert state == [hooks, block, 1.0]
     assert output == [2.0, 2.0]  # reset_to_zero acts on the first call of a key only, as on a GPU
-    assert counts == {"tuned": 3}
+    assert counts == 3
+
+
+@interpreted
+def _pruned(k: Any) -> tuple[list[float], list[int]]:
+    """Blocks that run when each of four configurations is asked for, and how many are offered meanwhile."""
+    from lethe.verifier.executors import autotune, launches
+
+    offered: list[int] = []
+    launches.observe(lambda function, *_: offered.append(len(autotune.offered(function.fn))))
+    k.tuned.early_config_prune = lambda configs, *_, **__: configs[1:]
+    x, o, hooked, blocks = torch.ones(64), torch.zeros(64), torch.zeros(3), []
+    for index in range(4):
+        with autotune.forced(index):
+            k.tuned[lambda meta: (-(-64 // meta["BLOCK"]),)](x, o, hooked, 64)
+        blocks.append(float(hooked[1]))
+    k.tuned.fn[(1,)](x, o, hooked, 64, BLOCK=64, EVEN=True)  # past the autotuner
+    return blocks, [autotune.choices(), *offered]
+
+
+def test_what_a_kernels_own_pruning_leaves_out_never_runs() -> None:
+    assert _pruned() == ([32.0, 64.0, 32.0, 64.0], [2, 2, 2, 2, 2, 0])
+
+
+def test_a_configuration_that_differs_in_warps_alone_comes_last() -> None:
+    from lethe.verifier.executors import autotune
+
+    blocks = (64, 64, 128, 64, 32, 128)
+    configs = [SimpleNamespace(kwargs={"BLOCK": block}, warps=i) for i, block in enumerate(blocks)]
+    ordered, distinct = autotune._telling(configs)
+    assert [c.warps for c in ordered] == [0, 2, 4, 1, 3, 5] and distinct == 3
 
 
 def test_on_a_device_the_first_configuration_that_loads_wins_after_one_call() -> None:
-    from types import SimpleNamespace
-
     from lethe.verifier.executors import autotune
 
     calls: list[str] = []

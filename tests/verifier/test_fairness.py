@@ -34,8 +34,8 @@ def judged(function, inputs, **parts):
 
 
 def test_the_table_is_complete():
-    assert sorted(RULES) == list(range(1, 39))
-    assert len({r.name for r in RULES.values()}) == 38
+    assert sorted(RULES) == list(range(1, 40))
+    assert len({r.name for r in RULES.values()}) == 39
     assert all(
         (callable(r.predicate) and r.statement and find_spec(r.where)) or r.where == "lethe.evidence"
         for r in RULES.values()
@@ -342,3 +342,11 @@ class TestRule38:
         x[1000:1200] *= 20
         _, truth, _, band = judged(lambda m, x: exact(x), [x])
         assert tolerance.compare(spelling(x), truth, band).within
+
+
+def test_rule_39_passes_over_what_stops_but_not_what_ends_the_process() -> None:
+    from lethe.verifier.verdict import Status
+
+    passed_over = RULES[39].predicate
+    assert passed_over(Status.COMPILE_FAILED) and passed_over(Status.RUN_FAILED)
+    assert passed_over(Status.TIMED_OUT) and not passed_over(Status.CRASHED)

@@ -11,7 +11,15 @@ from lethe.verifier import shrink as shrinking
 from lethe.verifier.probe import Prober
 from lethe.verifier.problem import OpSpec, ProblemError, instantiate, load_problem, problem_from_spec
 from lethe.verifier.reference import run_reference
-from lethe.verifier.shapes import DEARER, MAX_CASES, SizeModel, shape_cases, shrink, size_model
+from lethe.verifier.shapes import (
+    DEARER,
+    MANY_BUDGET,
+    MAX_CASES,
+    SizeModel,
+    shape_cases,
+    shrink,
+    size_model,
+)
 from tests.verifier.problem_sources import LINEAR, ROWS, rows
 
 GROUPED = """
@@ -192,6 +200,18 @@ def test_a_large_batch_is_tried_above_a_tile() -> None:
     problem = load_problem(LINEAR)
     cases = shape_cases(problem, size_model(problem))
     assert any(c.sizes.get("batch_size") == 131 for c in cases)
+
+
+def test_more_rows_than_16_bits_count_are_tried_at_a_width_that_is_tried_anyway() -> None:
+    problem = load_problem(LINEAR)
+    model = size_model(problem)
+    few = shape_cases(problem, model)
+    *same, last = shape_cases(problem, model, many=True)
+    assert same == few and not any(c.refusable for c in few)
+    assert last.refusable and 2**15 < last.sizes["batch_size"] < 2**16
+    assert last.cost <= MANY_BUDGET
+    small = load_problem(ROWS.replace("batch_size = 6", "batch_size = 3"))
+    assert not any(c.refusable for c in shape_cases(small, size_model(small), many=True))
 
 
 def test_every_case_runs_on_the_reference() -> None:

@@ -179,4 +179,34 @@ class ModelNew(nn.Module):
         charged="CMP-03 harness_failed",
         why="the kernel was never asked",
     ),
+    Innocent(
+        rule=39,
+        title="an autotuned kernel, one configuration of which refuses to compile",
+        problem=kernelbench("x * 2", VALUES, "rows = 3\nwidth = 16"),
+        candidate="""import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 128})], key=["n"])
+@triton.jit
+def double(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK <= 64)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        n = x.numel()
+        double[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, y, n)
+        return y
+""",
+        gates=("CMP-01",),
+        charged="INTEGRITY configuration",
+        why="an autotuner passes over what does not compile, so that configuration never runs anywhere",
+    ),
 )

@@ -12,7 +12,7 @@ written for, and stands beside a twin that differs in the one line and must keep
 from __future__ import annotations
 
 from lethe.audit.corpora import ListedCorpus
-from lethe.evidence.redteam import host, kernels, numbers, outputs, sizes, state
+from lethe.evidence.redteam import host, kernels, numbers, outputs, sizes, state, tuning
 from lethe.evidence.redteam.cheat import CORPUS, Cheat
 
 __all__ = ["CHEATS", "NAMED", "Cheat", "load"]
@@ -47,6 +47,7 @@ CHEATS: tuple[Cheat, ...] = (
     *sizes.CHEATS,
     *host.CHEATS,
     *kernels.CHEATS,
+    *tuning.CHEATS,
 )
 
 LIMITS = (
@@ -79,4 +80,4 @@ def load(limit: int | None = None, cuda: bool | None = None) -> ListedCorpus:
 
 
 def _group(cheat: Cheat) -> tuple[bool, str]:
-    return cheat.family == kernels.FAMILY, cheat.ground.name
+    return cheat.family in (kernels.FAMILY, tuning.FAMILY), cheat.ground.name

@@ -49,6 +49,15 @@ CHEATS = (
     ),
     on("wrong_when_wide", "CMP-03", FAMILY, ROW_SUM, "return x[:, :3000].sum(1)"),
     on("wrong_when_wide", "CMP-03", FAMILY, MATMUL, "return a[:, :3000] @ b[:3000]"),
+    on("narrow_row_index", "CMP-03", FAMILY, SCALE, "return torch.cat([x[:32768] * 1.5, x[32768:]])"),
+    on(
+        "narrow_row_index",
+        "CMP-03",
+        FAMILY,
+        SOFTMAX,
+        "y = torch.softmax(x, 1)\ny[32768:] = 0\nreturn y",
+    ),
+    on("narrow_row_index", "CMP-03", FAMILY, ROW_SUM, "y = x.sum(1)\ny[32768:] = y[0]\nreturn y"),
     helper("parallel_reduction_bug", "CMP-03", FAMILY, ROW_SUM, TREE, "return tree(x)", DROPS, KEEPS),
     helper(
         "parallel_reduction_bug",

@@ -4,46 +4,90 @@ A kernel must keep its contract under each of its configurations, so the judge n
 timing takes most of an autotuned candidate's time, and what it picks changes from process to process.
 Triton's Autotuner keeps its own logic - pruning, cache key, ``pre_hook``, ``reset_to_zero`` - and only its
 benchmark is replaced: the wanted configuration wins, or the first; on a device the first that compiles and
-loads, since an autotuner passes over the others.
+loads, since an autotuner passes over the others. What the kernel's own pruning leaves out at the sizes of a
+call never runs there.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 CONFIG_VARIABLE = "LETHE_AUTOTUNE_CONFIG"
-"""Environment variable: index of the configuration to run, modulo the kernel's number of them."""
+"""Environment variable: index of the configuration to run, modulo the number that pruning leaves. Those that
+give the kernel a constant which no earlier one gives come first, in the kernel's own order."""
 
-_known: dict[str, list[dict[str, Any]]] = {}
+_launching: list[Any] = []
+"""The autotuners that are launching at the moment, innermost last."""
+_choices: dict[Any, int] = {}
+"""Kernel's Python function -> different constants among which its latest launch could choose."""
+_forced: int | None = None
 
 
-def config_counts() -> dict[str, int]:
-    """Number of configurations of every autotuned kernel that ran so far, by kernel name."""
-    return {name: len(configs) for name, configs in _known.items()}
+def offered(function: Any) -> list[dict[str, Any]]:
+    """What each configuration adds to a launch of the kernel with this Python function, if an autotuner is
+    launching it at the moment; a launch past its autotuner, or of a namesake, has no choice."""
+    tuner = next((t for t in reversed(_launching) if t.base_fn is function), None)
+    return [] if tuner is None else [config.all_kwargs() for config in _left(tuner)]
 
 
-def configurations(name: str) -> list[dict[str, Any]]:
-    """What every configuration of an autotuned kernel that ran adds to a launch, by the kernel's name."""
-    return list(_known.get(name, ()))
+def choices() -> int:
+    """The most different constants that an autotuned kernel of this process could choose from."""
+    return max(_choices.values(), default=0)
+
+
+@contextmanager
+def forced(index: int | None) -> Iterator[None]:
+    """Inside the block this configuration runs, as if the environment named it; None leaves the choice."""
+    global _forced
+    _forced = index
+    try:
+        yield
+    finally:
+        _forced = None
 
 
 def wanted_config() -> int | None:
-    """The index in ``LETHE_AUTOTUNE_CONFIG``, or None when it is unset or no number."""
+    """The index that is `forced`, or in ``LETHE_AUTOTUNE_CONFIG``; None when that is unset or no number."""
+    if _forced is not None:
+        return _forced
     text = os.environ.get(CONFIG_VARIABLE, "")
     return int(text) if text.isdecimal() else None
 
 
+def _left(tuner: Any) -> list[Any]:
+    """The configurations that the tuner's latest pruning left."""
+    left: list[Any] = tuner.__dict__.get("_left", tuner.configs)
+    return left
+
+
+def _telling(configs: list[Any]) -> tuple[list[Any], int]:
+    """The configurations, those with new constants first, and how many those are. Others differ in warps or
+    stages alone: the same program, scheduled otherwise."""
+    seen: list[dict[str, Any]] = []
+    first: list[Any] = []
+    others: list[Any] = []
+    for config in configs:
+        new = config.kwargs not in seen
+        (first if new else others).append(config)
+        if new:
+            seen.append(config.kwargs)
+    return first + others, len(first)
+
+
 def install(*, device: bool) -> None:
-    """Replace the autotuner's benchmark: the first configuration runs unless the environment names another;
-    on a `device`, the first that can."""
+    """Replace the autotuner's benchmark: the first configuration runs unless another is wanted; on a
+    `device`, the first that can."""
     from triton.runtime.autotuner import Autotuner
 
     if hasattr(Autotuner._bench, "__wrapped__"):
         return
     original_bench = Autotuner._bench
     original_run = Autotuner.run
+    original_prune = Autotuner.prune_configs
 
     @functools.wraps(original_bench)
     def bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
@@ -56,23 +100,34 @@ def install(*, device: bool) -> None:
                 f"Conflicting meta-parameters: {', '.join(conflicts)}."
                 " Make sure that you don't re-define auto-tuned symbols."
             )
-        chosen = self.configs[(wanted or 0) % len(self.configs)]
+        ordered, _ = _telling(_left(self))
+        chosen = ordered[(wanted or 0) % len(ordered)]
         return 3 * [1.0 if config is chosen else 2.0]
+
+    @functools.wraps(original_prune)
+    def prune(self: Any, kwargs: Any) -> Any:
+        self._left = list(original_prune(self, kwargs))
+        return self._left
 
     @functools.wraps(original_run)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _known[self.base_fn.__name__] = [config.all_kwargs() for config in self.configs]
         self._settled = False
         if self.__dict__.get("_chosen_by") != wanted_config():
             self.cache.clear()
             self._chosen_by = wanted_config()
-        return original_run(self, *args, **kwargs)
+        _launching.append(self)
+        try:
+            return original_run(self, *args, **kwargs)
+        finally:
+            _launching.pop()
+            _choices[self.base_fn] = _telling(_left(self))[1]
 
     def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
         bench_fn()
         return False
 
     Autotuner._bench = bench
+    Autotuner.prune_configs = prune
     Autotuner.run = run
     Autotuner.check_disk_cache = check_disk_cache
 

@@ -27,9 +27,9 @@ MAX_RECORDS = 64
 COMPILE_SECONDS = 120.0
 """Time for all kernels of one candidate: a kernel takes 0.3-2 s, the slowest seen 20 s."""
 
-OTHERS_SECONDS = 8.0
-"""Time to look for a configuration that fits where the recorded one does not: some ten compilations, within
-what an answer may take."""
+MOST_OTHERS = 8
+"""Configurations compiled in search of one that fits where the recorded one does not. Counted, not timed, so
+that a busy machine judges alike; at 0.3-2 s each they are within what an answer may take."""
 
 ALIGNMENT = 16
 """Bytes; Triton specialises a pointer on divisibility by 16."""
@@ -137,6 +137,8 @@ class LaunchRecord:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     grid: tuple[int, ...]
+    offered: tuple[dict[str, Any], ...] = ()
+    """What each configuration adds, of which the autotuner that launched it took one; none otherwise."""
 
     @property
     def name(self) -> str:
@@ -144,7 +146,8 @@ class LaunchRecord:
 
 
 _records: dict[tuple[Any, ...], LaunchRecord] = {}
-_compiled: dict[int, Any] = {}
+_compiled: dict[int, tuple[Any, int]] = {}
+"""Functions launched on the device, each with the configurations to choose from; 1 if ever launched alone."""
 
 
 def _without_data(value: Any) -> Any:
@@ -172,10 +175,11 @@ def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: 
     if len(_records) >= MAX_RECORDS:
         return
     options = {name: _without_data(value) for name, value in kwargs.items()}
-    record = LaunchRecord(function, tuple(map(_without_data, args)), options, grid)
+    offered = tuple(autotune.offered(function.fn))
+    record = LaunchRecord(function, tuple(map(_without_data, args)), options, grid, offered)
     constexprs = launches.constexpr_names(function.fn)
     by_name = dict(zip(function.arg_names, record.args, strict=False)) | options
-    key: list[Any] = [id(function)]
+    key: list[Any] = [id(function), bool(offered)]
     for name, value in by_name.items():
         is_option = name not in function.arg_names
         key.append((name, _specialised(value, is_option or name in constexprs)))
@@ -295,23 +299,24 @@ def _run_child(work: Callable[[], Any], receive: int, send: int) -> None:
 
 def remember_compiled(function: Any) -> None:
     """Note a JITFunction that launched on the device, for `loaded`."""
-    _compiled[id(function)] = function
+    one_of = max(1, len(autotune.offered(function.fn)))
+    _compiled[id(function)] = function, min(one_of, _compiled.get(id(function), (function, one_of))[1])
 
 
 def loaded() -> list[KernelResource]:
     """What the kernels need that were loaded on this process's device, from their own metadata."""
     found = []
-    for function in _compiled.values():
+    for function, one_of in _compiled.values():
         for caches in function.device_caches.values():
             target = caches[2]
             compiled = list(caches[0].values())
             # What an autotuner tried in vain is not what the candidate runs.
             held = [kernel for kernel in compiled if getattr(kernel, "n_regs", None) is not None]
-            found += [_of_loaded(kernel, f"sm_{target.arch}") for kernel in held or compiled]
+            found += [_of_loaded(kernel, f"sm_{target.arch}", one_of) for kernel in held or compiled]
     return found
 
 
-def _of_loaded(kernel: Any, target: str) -> KernelResource:
+def _of_loaded(kernel: Any, target: str, one_of: int) -> KernelResource:
     meta = kernel.metadata
     # A kernel that the driver refused to load has neither number.
     registers, local = getattr(kernel, "n_regs", None), getattr(kernel, "n_spills", None)
@@ -326,6 +331,7 @@ def _of_loaded(kernel: Any, target: str) -> KernelResource:
         stack_bytes=-1 if local is None else 4 * local,
         shared_bytes=meta.shared,
         tmem_columns=getattr(meta, "tmem_size", 0) or 0,
+        one_of=one_of,
     )
 
 
@@ -335,29 +341,24 @@ def resources(target: str) -> list[dict[str, Any]]:
     Interpreter: compiled for `target`. Device: as loaded there, whatever `target` says. Plain torch
     and C++ candidates have none.
     """
-    choices = autotune.config_counts()
     if not _records:
-        return [dataclasses.asdict(row) | {"one_of": choices.get(row.name, 1)} for row in loaded()]
+        return [dataclasses.asdict(row) for row in loaded()]
     launched = records()
     rows = compile_only(launched, target)
-    deadline = time.monotonic() + OTHERS_SECONDS
     found = []
     for record, row in zip(launched, rows, strict=True):
-        one_of = choices.get(row.name, 1)
-        if one_of > 1 and exceeded(row) and not _another_may_fit(record, target, deadline):
+        one_of = max(1, len(record.offered))
+        if one_of > 1 and exceeded(row) and not _another_may_fit(record, target):
             one_of = 1
         found.append(dataclasses.asdict(row) | {"one_of": one_of})
     return found
 
 
-def _another_may_fit(record: LaunchRecord, target: str, deadline: float) -> bool:
+def _another_may_fit(record: LaunchRecord, target: str) -> bool:
     """Whether an autotuner that passes over the recorded configuration may find one that fits `target`.
 
-    Benefit of the doubt for what does not compile, and for what is not reached by `deadline` (monotonic).
+    Benefit of the doubt for what does not compile, and for more configurations than `MOST_OTHERS`.
     """
-    for config in autotune.configurations(record.name):
-        left = deadline - time.monotonic()
-        other = dataclasses.replace(record, kwargs=record.kwargs | config)
-        if left <= 0 or not exceeded(compile_only([other], target, seconds=left)[0]):
-            return True
-    return False
+    tried = record.offered[:MOST_OTHERS]
+    others = [dataclasses.replace(record, kwargs=record.kwargs | config) for config in tried]
+    return len(record.offered) > MOST_OTHERS or not all(exceeded(row) for row in compile_only(others, target))

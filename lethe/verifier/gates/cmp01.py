@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lethe.verifier import semantics, weights
+from lethe.verifier import semantics, tolerance, weights
 from lethe.verifier.sheet import Sheet
 from lethe.verifier.verdict import Finding, GateResult
 
@@ -36,12 +36,26 @@ def run(trial: Trial) -> GateResult:
         trial.try_case(sheet, partial(docket.case, "normal", seed + k), f"normal:{k}", check)
     for kind in KINDS:
         trial.try_case(sheet, partial(docket.case, kind, seed), kind, check)
+    for kind in _exact_kinds(trial):
+        trial.try_case(sheet, partial(docket.case, kind, seed), kind, check)
     if len(docket.floating) > 1:
         for kind in ALONE if trial.settings.quick else KINDS:
             for i in docket.floating:
                 trial.try_case(sheet, partial(docket.case, kind, seed, i), f"{kind}:input{i}", check)
     _varied_weights(trial, sheet)
     return sheet.result()
+
+
+def _exact_kinds(trial: Trial) -> list[str]:
+    """Draws on which nothing rounds: for sums of products at a scale where no absolute step survives, for
+    operators that round to whole numbers at integers and ties."""
+    docket = trial.docket
+    operator = docket.operator
+    kinds = ["halves"] if operator.stepping else []
+    sums = operator.sum_of_products and operator.integer_preserving
+    if sums and not tolerance.judged_normwise(operator):
+        kinds.append("fine")
+    return kinds
 
 
 def _varied_weights(trial: Trial, sheet: Sheet) -> None:

@@ -73,7 +73,7 @@ class _Tuner:
     def close(self) -> None: ...
 
     def run(self, inputs: list[torch.Tensor]) -> list[RunReport]:
-        return [RunReport(2 * inputs[0], [], None, {}, True, [], 0, [], next(self.calls))]
+        return [RunReport(2 * inputs[0], [], None, {}, True, [], 0, [], 0, next(self.calls))]
 
 
 def _seconds(_: Path) -> str:
