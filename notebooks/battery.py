@@ -39,7 +39,7 @@ pd.DataFrame(rows, columns=columns).style.hide(axis="index")
 
 # %% [markdown]
 # ## Three softmaxes
-# The reference draws 64 rows of 256 normal numbers. This is the honest kernel.
+# The reference draws 16 rows of 256 normal numbers. This is the honest kernel.
 
 # %%
 examples = Path("notebooks/examples")

@@ -99,5 +99,6 @@ for name in PAGES:
             f"{RESULTS}/log/{name}.ipynb",
         params:
             src=src(f"notebooks/{name}.py", "data/measured", "data/corpus/mutants", "data/published/figures.json"),
+            options=f"-p longest {config['evidence']['longest_sum']}" if name == "fairness" else "",
         shell:
-            "{PYTHON} -m lethe.paper.notebook {input.nb} {output[0]} --log {log}"
+            "{PYTHON} -m lethe.paper.notebook {input.nb} {output[0]} --log {log} {params.options}"

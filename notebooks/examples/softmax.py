@@ -3,7 +3,7 @@
 import torch
 import torch.nn as nn
 
-ROWS = 64
+ROWS = 16
 WIDTH = 256
 
 
