@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from lethe.evidence import controls, issue_904
+from lethe.evidence import controls, issue_904, issue_904_res02
 from lethe.provenance import Measurement
 
 MISSING = "not measured yet"
@@ -123,46 +123,60 @@ def matrix(record: Measurement | None) -> pd.DataFrame:
 
 
 def columns_by_version(rows: Sequence[dict[str, Any]], target: str) -> pd.DataFrame:
-    """TMEM columns by version of Triton (rows) and configuration (columns), for one target.
+    """TMEM columns by configuration (rows) and version of Triton (columns), for one target.
 
     The register limits of a configuration that agree are one cell; ✗ marks what Triton's loader refuses.
     """
-    df = pd.DataFrame([r for r in rows if r["target"] == target])
-    if df.empty:
-        return pd.DataFrame([[MISSING]], columns=["triton"])
-    df["refused"] = [issue_904.refused({str(k): v for k, v in r.items()}) for r in df.to_dict("records")]
+    there = [r for r in rows if r["target"] == target and not r.get("error")]
+    if not there:
+        return pd.DataFrame([[MISSING]], columns=["stages"])
+    cells: dict[tuple[int, int, str], set[str]] = {}
+    for r in there:
+        text = f"{r['tmem_columns']}{' ✗' if issue_904.refused(r) else ''}"
+        cells.setdefault((r["num_stages"], r["num_warps"], r["triton"]), set()).add(text)
+    versions = sorted({r["triton"] for r in there}, key=issue_904.version)
+    out = [
+        [stages, warps, *(" or ".join(sorted(cells.get((stages, warps, v), {MISSING}))) for v in versions)]
+        for stages, warps in sorted({(r["num_stages"], r["num_warps"]) for r in there})
+    ]
+    return pd.DataFrame(out, columns=["stages", "warps", *(f"Triton {v}" for v in versions)])
+
+
+def loading_by_target(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """What was compiled of the tuning space, and what Triton's loader says of it, by target and version."""
+    space = len({(r["num_stages"], r["num_warps"], r["maxnreg"]) for r in rows})
     out = []
-    for version in sorted(df["triton"].unique(), key=lambda v: [int(p) for p in v.split(".")[:3]]):
-        row: dict[str, Any] = {"triton": version}
-        for stages in (1, 2, 3):
-            for warps in (2, 4, 8):
-                part = df[
-                    (df["triton"] == version) & (df["num_stages"] == stages) & (df["num_warps"] == warps)
-                ]
-                cells = sorted(
-                    {
-                        f"{int(c)}{' ✗' if r else ''}"
-                        for c, r in zip(part["tmem_columns"], part["refused"], strict=True)
-                    }
-                )
-                row[f"stages {stages}, warps {warps}"] = " or ".join(cells) or MISSING
-        out.append(row)
-    return pd.DataFrame(out)
+    for (target, version), part in _by_target(rows).items():
+        there = [r for r in part if not r.get("error")]
+        columns = [r["tmem_columns"] for r in there]
+        shared = max((r["shared_bytes"] for r in there), default=0)
+        out.append(
+            {
+                "target": target, "Triton": version, "compiled": f"{len(there)} of {space}",
+                "columns": f"{min(columns)} to {max(columns)}" if columns else MISSING,
+                "shared memory, most (KiB)": f"{shared / 1024:.0f}",
+                "do not load": sum(map(issue_904.refused, there)),
+                "a single trap": sum(r["trap"] for r in there),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(out or [{"target": MISSING}])
 
 
 def agreement_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """How Triton's loader and RES-02 agree, by version and target."""
-    out = []
+    """How Triton's loader and RES-02 agree, by target and version; what did not compile is left out."""
+    out = [
+        {"target": target, "Triton": version, **issue_904_res02.agreement(part)}
+        for (target, version), part in _by_target(rows).items()
+    ]
+    return pd.DataFrame(out or [{"target": MISSING}])
+
+
+def _by_target(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Rows by target and version, in the order of the numbers in their names."""
     keys = sorted(
-        {(r["triton"], r["target"]) for r in rows},
-        key=lambda k: ([int(p) for p in k[0].split(".")[:3]], k[1]),
+        {(r["target"], r["triton"]) for r in rows}, key=lambda k: (int(k[0][3:]), issue_904.version(k[1]))
     )
-    for version, target in keys:
-        part = [r for r in rows if (r["triton"], r["target"]) == (version, target)]
-        failed = sum(1 for r in part if r.get("error"))
-        out.append({"triton": version, "target": target, "configurations": len(part),
-                    **issue_904.agreement(part), "did not compile": failed})  # fmt: skip
-    return pd.DataFrame(out or [{"triton": MISSING}])
+    return {k: [r for r in rows if (r["target"], r["triton"]) == k] for k in keys}
 
 
 # --- speeds -------------------------------------------------------------------------------------

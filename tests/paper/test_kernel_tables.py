@@ -49,6 +49,8 @@ def test_without_records_everything_says_so():
         kernel_tables.measured_table(None),
         kernel_tables.matrix(None),
         kernel_tables.columns_by_version([], "sm_100"),
+        kernel_tables.loading_by_target([]),
+        kernel_tables.agreement_table([]),
         kernel_tables.speed_table([], "scan", "selective_scan CUDA"),
     ]
     assert all(len(t) == 1 and t.iloc[0, 0] == kernel_tables.MISSING for t in tables)
@@ -72,16 +74,28 @@ def test_kinds_of_baselines_share_no_name():
 
 
 def test_columns_are_marked_where_they_do_not_load():
-    common = {"triton": "3.9.0", "target": "sm_100", "num_warps": 4, "maxnreg": None, "res02": []}
+    common = {
+        "triton": "3.9.0", "target": "sm_100", "num_warps": 4, "maxnreg": None, "registers": 4,
+        "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 2048, "trap": False,
+    }  # fmt: skip
+    refused = {**common, "num_stages": 2, "tmem_columns": 576, "load": "out of resource", "trap": True}
     rows = [
         {**common, "num_stages": 1, "tmem_columns": 256, "load": "loads"},
-        {**common, "num_stages": 2, "tmem_columns": 576, "load": "out of resource", "res02": ["x"]},
+        {**common, "num_stages": 1, "tmem_columns": 256, "load": "loads", "maxnreg": 128},
+        refused,
+        {**refused, "triton": "3.10.0", "maxnreg": 128, "tmem_columns": 512, "load": "loads"},
+        {**refused, "triton": "3.10.0"},
+        {**refused, "triton": "3.10.0", "maxnreg": 256, "error": "the compiler failed"},
     ]
     table = kernel_tables.columns_by_version(rows, "sm_100")
-    assert table["stages 1, warps 4"][0] == "256" and table["stages 2, warps 4"][0] == "576 ✗"
+    assert list(table.columns) == ["stages", "warps", "Triton 3.9.0", "Triton 3.10.0"]
+    assert table.iloc[0].tolist() == [1, 4, "256", kernel_tables.MISSING]
+    assert table.iloc[1].tolist() == [2, 4, "576 ✗", "512 or 576 ✗"]
+    first, second = kernel_tables.loading_by_target(rows).to_dict("records")
+    assert first["columns"] == "256 to 576" and first["do not load"] == first["a single trap"] == 1
+    assert second["compiled"] == "2 of 5" and second["shared memory, most (KiB)"] == "2"
     agreed = kernel_tables.agreement_table(rows)
-    assert agreed["both refuse"][0] == agreed["both accept"][0] == 1
-    assert kernel_tables.agreement_table([])["triton"][0] == kernel_tables.MISSING
+    assert agreed["both refuse"].tolist() == [1, 1] and agreed["both accept"].tolist() == [2, 1]
 
 
 def test_the_matrix_takes_the_worst():

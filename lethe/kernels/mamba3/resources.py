@@ -32,7 +32,8 @@ from lethe.kernels.mamba3 import (
     states,
 )
 from lethe.kernels.mamba3.scan_launch import BACKWARD_TILE, NARROW_TILE, WIDE_TILE, Tile
-from lethe.kernels.ptxas import assembled, reported
+from lethe.kernels.ptxas import reported
+from lethe.kernels.triton_report import used
 
 TARGETS = (80, 90, 100, 103, 120)
 WARPS = (2, 4, 8)
@@ -163,7 +164,7 @@ def needs(kernel: str, target: int, warps: int) -> list[Need]:
         with contextlib.redirect_stdout(log):
             compiled = _compile(function, constants, target, warps)
         # Nothing was assembled, and so nothing reported, where the kernel came out of Triton's cache.
-        registers, stack, spill = reported(log.getvalue()) or assembled(compiled.asm["ptx"], target)
+        registers, stack, spill = reported(log.getvalue()) or used(compiled)
         columns = getattr(compiled.metadata, "tmem_size", 0) or 0
         name = function.fn.__name__
         shared = compiled.metadata.shared
