@@ -83,12 +83,14 @@ glue.number("agreement", live.agreement)
 glue.table(
     "matrix",
     kernel_tables.matrix(records["matrix"]),
-    caption="What each kernel needs at most, over its functions and five architectures (sm_80 to sm_120).",
+    caption="What each kernel needs at most, over its functions, their tiles and five architectures (sm_80 to "
+    "sm_120). Spills: stores and loads, bytes a thread.",
 )
 
 # %%
 rows = records["matrix"].samples if records["matrix"] is not None else []
-glue.figure("matrix", plotting.compile_matrix(rows, warps=4))
+launched = kernel_tables.launched(records["matrix"])
+glue.figure("matrix", plotting.compile_matrix(launched))
 
 # %%
 glue.number("compiled", count(len(rows)) if rows else kernel_tables.MISSING)
@@ -98,12 +100,8 @@ glue.number(
     if rows
     else kernel_tables.MISSING,
 )
-glue.number(
-    "worst_spill",
-    count(max(r["spill_bytes"] for r in rows))
-    if rows
-    else kernel_tables.MISSING,
-)
+glue.number("worst_spill", kernel_tables.worst_spill(rows))
+glue.number("launched_spill", kernel_tables.worst_spill(launched))
 
 # %% [markdown]
 # ## On a GPU

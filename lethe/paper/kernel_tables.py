@@ -115,8 +115,25 @@ def matrix(record: Measurement | None) -> pd.DataFrame:
     for (kernel, warps), part in df.groupby(["kernel", "num_warps"]):
         fits = "everywhere" if not any(part["exceeds"]) else "; ".join(s for e in part["exceeds"] for s in e)
         worst = [int(part[c].max()) for c in ("registers", "spill_bytes", "shared_bytes", "tmem_columns")]
-        rows.append([kernel, int(str(warps)), int(part["function"].nunique()), *worst, fits])
+        launched = " (launched)" if record.parameters["launched"][kernel] == warps else ""
+        rows.append([kernel, f"{warps}{launched}", int(part["function"].nunique()), *worst, fits])
     return pd.DataFrame(rows, columns=columns)
+
+
+def launched(record: Measurement | None) -> list[dict[str, Any]]:
+    """The matrix's rows at the warps of the launches themselves."""
+    if record is None:
+        return []
+    return [r for r in record.samples if r["num_warps"] == record.parameters["launched"][r["kernel"]]]
+
+
+def worst_spill(rows: Sequence[dict[str, Any]]) -> str:
+    """The most bytes that a function spills a thread, and which function that is."""
+    if not rows:
+        return MISSING
+    worst = max(rows, key=lambda r: r["spill_bytes"])
+    where = f"{worst['kernel']}'s {worst['function']} with {worst['num_warps']} warps on {worst['target']}"
+    return f"{worst['spill_bytes']:,} ({where})" if worst["spill_bytes"] else "none"
 
 
 # --- issue 904 ----------------------------------------------------------------------------------

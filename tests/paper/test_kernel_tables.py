@@ -10,8 +10,8 @@ from lethe.paper import kernel_tables
 from lethe.provenance import Device, Measurement
 
 
-def record(samples) -> Measurement:
-    return Measurement("e", "2026-01-01", Device("d", "cuda"), {}, "", {}, samples, "s")
+def record(samples, **parameters) -> Measurement:
+    return Measurement("e", "2026-01-01", Device("d", "cuda"), {}, "", parameters, samples, "s")
 
 
 NAMES = {
@@ -57,7 +57,8 @@ def test_without_records_everything_says_so():
     assert kernel_tables.selector_gain([]) is None
     assert kernel_tables.ratio_range([], "selective_scan CUDA", "forward") == kernel_tables.MISSING
     assert kernel_tables.control_score(None) == kernel_tables.MISSING
-    assert kernel_tables.speed_rows(None) == []
+    assert kernel_tables.speed_rows(None) == kernel_tables.launched(None) == []
+    assert kernel_tables.worst_spill([]) == kernel_tables.MISSING
 
 
 def test_speeds_and_the_distance_to_the_roofline():
@@ -104,10 +105,19 @@ def test_the_matrix_takes_the_worst():
         "shared_bytes": 128, "tmem_columns": 0, "exceeds": [],
     }  # fmt: skip
     worse = row | {"target": "sm_90", "registers": 90, "spill_bytes": 8, "exceeds": ["f needs too much"]}
-    table = kernel_tables.matrix(record([row, worse]))
+    launched = row | {"num_warps": 8}
+    matrix = record([row, worse, launched], launched={"C1": 8})
+    table = kernel_tables.matrix(matrix)
+    assert table["warps"].tolist() == ["4", "8 (launched)"] and table["fits"][1] == "everywhere"
     assert table["registers"][0] == 90 and table["spills (B)"][0] == 8
     assert table["fits"][0] == "f needs too much"
-    assert plotting.compile_matrix([row, worse], 4).axes
+    assert kernel_tables.launched(matrix) == [launched]
+    assert kernel_tables.worst_spill([row, worse]) == "8 (C1's f with 4 warps on sm_90)"
+    assert kernel_tables.worst_spill([row]) == "none"
+    texts = [
+        t.get_text() for t in plotting.compile_matrix([row, row | {"registers": 30}, worse]).axes[0].texts
+    ]
+    assert texts == ["40", "90  (8 B spilt)"]
 
 
 def test_both_devices_share_a_cell(monkeypatch):
@@ -120,7 +130,7 @@ def test_both_devices_share_a_cell(monkeypatch):
 
 
 def test_figures_draw_without_and_with_rows():
-    assert plotting.compile_matrix([], 4).axes
+    assert plotting.compile_matrix([]).axes
     assert plotting.tensor_memory([], 512).axes
     row = {"triton": "3.9.0", "num_warps": 8, "num_stages": 2, "tmem_columns": 576}
     assert plotting.tensor_memory([row], 512).axes

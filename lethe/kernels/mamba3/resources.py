@@ -4,7 +4,7 @@ Each kernel is compiled by Triton for a target architecture (`triton.compile` wi
 realistic specialisation (bfloat16 in and out, widths and strides divisible by 16), and the ptxas that Triton
 bundles reports what it used. No driver is touched.
 ``python -m lethe.kernels.mamba3.resources`` prints the whole matrix as JSON lines,
-``... C1 C2`` only those kernels.
+``... C1 C2`` only those kernels, ``... C1:1`` only that number of warps.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from lethe.kernels.mamba3 import (
     scan_forward,
     states,
 )
+from lethe.kernels.mamba3.head_launch import MIMO_BACKWARD_WARPS
+from lethe.kernels.mamba3.head_launch import WARPS as HEAD_WARPS
 from lethe.kernels.mamba3.scan_launch import BACKWARD_TILE, NARROW_TILE, WIDE_TILE, Tile
 from lethe.kernels.ptxas import reported
 from lethe.kernels.triton_report import used
@@ -38,6 +40,12 @@ from lethe.kernels.triton_report import used
 TARGETS = (80, 90, 100, 103, 120)
 WARPS = (2, 4, 8)
 KERNELS = ("C1", "C2", "C3", "C4", "C5", "C6")
+
+LAUNCHED = {
+    "C1": NARROW_TILE.warps, "C2": BACKWARD_TILE.warps, "C3": MIMO_BACKWARD_WARPS, "C4": HEAD_WARPS,
+    "C5": NARROW_TILE.warps, "C6": BACKWARD_TILE.warps,
+}  # fmt: skip
+"""Warps of the launches themselves; what combines chunks or turns angles beside them has its own."""
 
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 103: 227 * 1024, 120: 99 * 1024}
 """Shared memory that a block may use (CUDA programming guide, technical specifications)."""
@@ -172,12 +180,21 @@ def needs(kernel: str, target: int, warps: int) -> list[Need]:
     return rows
 
 
-def matrix(kernels: Iterable[str] = KERNELS) -> Iterator[Need]:
-    """Every kernel, number of warps and target; a few minutes of one processor."""
-    for kernel in kernels:
-        for warps in WARPS:
+def cells(kernels: Iterable[str] = KERNELS) -> Iterator[tuple[str, int, int]]:
+    """Kernel, target and warps of every cell: `WARPS`, and those of the launches where they are others.
+
+    A kernel may be named with one number of warps, as ``"C1:1"``.
+    """
+    for kernel, _, only in (name.partition(":") for name in kernels):
+        for warps in [int(only)] if only else sorted({*WARPS, LAUNCHED[kernel]}):
             for target in TARGETS:
-                yield from needs(kernel, target, warps)
+                yield kernel, target, warps
+
+
+def matrix(kernels: Iterable[str] = KERNELS) -> Iterator[Need]:
+    """What every cell needs; tens of minutes of one processor, unless Triton's cache holds the kernels."""
+    for cell in cells(kernels):
+        yield from needs(*cell)
 
 
 if __name__ == "__main__":
