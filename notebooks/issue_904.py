@@ -83,6 +83,8 @@ glue.table(
 # %%
 counts = issue_904_res02.agreement(rows)
 glue.number("configurations", count(len(rows)))
+space = {(r["num_stages"], r["num_warps"], r["maxnreg"]) for r in rows}
+glue.number("space", count(len(space)))
 glue.number("both_refuse", count(counts["both refuse"]))
 glue.number(
     "disagree",

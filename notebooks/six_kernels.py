@@ -59,7 +59,15 @@ glue.table(
     kernel_tables.control_table(
         {"cpu": records["cpu"], "gpu": records["gpu"]}
     ),
-    caption="The six kernels through the battery: on the CPU in Triton's interpreter / on a GPU.",
+    caption="The six kernels through the battery: "
+    + " / ".join(
+        f"{where}, {evidence.origin(records[name])}"
+        for name, where in (
+            ("cpu", "in Triton's interpreter"),
+            ("gpu", "on a GPU"),
+        )
+        if records[name] is not None
+    ),
 )
 
 # %%
@@ -110,6 +118,12 @@ glue.number("launched_spill", kernel_tables.worst_spill(launched))
 steps = records["checks"].samples if records["checks"] is not None else {}
 status = steps.get("tests", {}).get("status", "")
 glue.number(
+    "gpu_origin",
+    kernel_tables.MISSING
+    if records["checks"] is None
+    else evidence.origin(records["checks"]),
+)
+glue.number(
     "gpu_tests",
     {0: "all pass", "": kernel_tables.MISSING}.get(status, "fail"),
 )
@@ -133,6 +147,12 @@ glue.number(
 
 # %%
 timed = kernel_tables.speed_rows(records["speeds"])
+speed_origin = (
+    kernel_tables.MISSING
+    if records["speeds"] is None
+    else evidence.origin(records["speeds"])
+)
+glue.number("speed_origin", speed_origin)
 for kind, suites in kernel_tables.KINDS.items():
     for suite, names in suites.items():
         name = next(
@@ -142,8 +162,9 @@ for kind, suites in kernel_tables.KINDS.items():
         glue.table(
             f"{kind}_{suite}",
             kernel_tables.speed_table(timed, suite, name),
-            caption=f"{suite}: ours against {name}, bfloat16, device time of a CUDA graph; above one, ours is "
-            "faster. × roofline: our time over that of the least memory traffic.",
+            caption=f"{kernel_tables.SUITES[suite]}: ours against {name}, bfloat16, {speed_origin}. × baseline: its "
+            "time over ours; above one, ours is faster. × roofline: our time over that of the least memory traffic at "
+            f"{kernel_tables.BANDWIDTH / 1e12:.1f} TB/s.",
         )
 
 # %%

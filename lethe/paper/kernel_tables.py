@@ -29,6 +29,12 @@ KINDS = {
 }
 """The three kinds of baseline, by suite; a table holds one kind and one baseline only."""
 
+SUITES = {
+    "scan": "Selective scan (C1, C2)", "block": "Fused block (C5, C6)", "siso": "Mamba-3, one input (SISO)",
+    "mimo": "Mamba-3, four inputs (MIMO; C4, C3)",
+}  # fmt: skip
+"""The suites of the bench, as a caption names them."""
+
 
 def missing(record: Measurement | None, columns: Sequence[str]) -> pd.DataFrame | None:
     """A table of one row that says so, where there is no record."""
@@ -52,24 +58,17 @@ def sanitized(found: dict[str, Any]) -> str:
 
 
 def control_table(sides: dict[str, Measurement | None]) -> pd.DataFrame:
-    """One row a gate, a column for each kernel; both devices in a cell, CPU first."""
-    tables = {
-        side: controls.gate_table(record.samples) if record is not None else None
-        for side, record in sides.items()
-    }
-    gates = next((list(t.index) for t in tables.values() if t is not None), [])
-    if not gates:
+    """One row a gate, a column for each kernel; a cell holds what every device that was measured says."""
+    tables = [controls.gate_table(record.samples) for record in sides.values() if record is not None]
+    if not tables:
         return pd.DataFrame([[MISSING, *[""] * 6]], columns=["gate", *controls.NAMES])
     rows = []
-    for gate in gates:
-        row = [gate]
-        for kernel in controls.NAMES:
-            cells = [
-                MISSING if t is None else str(t.loc[gate].get(kernel, MISSING)).replace("_", " ")
-                for t in tables.values()
-            ]
-            row.append(" / ".join(cells))
-        rows.append(row)
+    for gate in tables[0].index:
+        cells = [
+            " / ".join(str(t.loc[gate].get(kernel, MISSING)).replace("_", " ") for t in tables)
+            for kernel in controls.NAMES
+        ]
+        rows.append([gate, *cells])
     return pd.DataFrame(rows, columns=["gate", *controls.NAMES])
 
 
@@ -212,8 +211,8 @@ def median(row: dict[str, Any], name: str, direction: str) -> float:
 
 def speed_table(rows: Sequence[dict[str, Any]], suite: str, baseline: str) -> pd.DataFrame:
     """Ours against one baseline, both directions: time, ratio, and the distance to the memory roofline."""
-    columns = ["B", "L", "D", "N", "plan", "forward µs", "× baseline", "× roofline", "backward µs",
-               "× baseline ", "× roofline "]  # fmt: skip
+    columns = ["batch", "tokens", "channels", "states", "plan", "forward µs", "× baseline", "× roofline",
+               "backward µs", "× baseline ", "× roofline "]  # fmt: skip
     out = []
     for r in rows:
         if r["suite"] != suite or baseline not in r["times"]:
@@ -222,7 +221,7 @@ def speed_table(rows: Sequence[dict[str, Any]], suite: str, baseline: str) -> pd
         for direction in ("forward", "backward"):
             mine = median(r, "ours auto", direction)
             floor = r["traffic_bytes"][direction] / BANDWIDTH * 1e6
-            cells += [f"{mine:.0f}", f"{median(r, baseline, direction) / mine:.2f}", f"{mine / floor:.1f}"]
+            cells += [f"{mine:,.0f}", f"{median(r, baseline, direction) / mine:.2f}", f"{mine / floor:.1f}"]
         out.append(cells)
     if not out:
         out = [[MISSING, *[""] * (len(columns) - 1)]]

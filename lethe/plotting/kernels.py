@@ -161,8 +161,9 @@ def tensor_memory_map(kernels: dict[str, int], regions: Sequence[Any], resident:
             face = TOLERANCE_FREE if black else PALETTE[forms.index(r.form)]
             patch = _rectangle(r.first, 1 - r.turn, r.columns, 0.94, facecolor=face, edgecolor="white")
             drawn.setdefault("resident state" if black else r.form, ax.add_patch(patch))
+            dark = black or face == PALETTE[0]
             ax.text(r.first + r.columns / 2, 1.47 - r.turn, r.what, ha="center", va="center", fontsize=6,
-                    color="white" if black else TOLERANCE_FREE)  # fmt: skip
+                    color="white" if dark else TOLERANCE_FREE)  # fmt: skip
         ax.set_xlim(0, max(kernels.values()))
         ax.set_ylim(0, 2.05)
         ax.set_yticks([1.47, 0.47], ["first", "then"])

@@ -70,6 +70,7 @@ def test_speeds_and_the_distance_to_the_roofline():
 
 
 def test_kinds_of_baselines_share_no_name():
+    assert set(kernel_tables.SUITES) == {s for suites in kernel_tables.KINDS.values() for s in suites}
     names = [n for suites in kernel_tables.KINDS.values() for n in {m for ms in suites.values() for m in ms}]
     assert len(names) == len(set(names))
 
@@ -125,8 +126,9 @@ def test_both_devices_share_a_cell(monkeypatch):
 
     statuses = pd.DataFrame({name: ["pass"] for name in controls.NAMES}, index=["CMP-01"])
     monkeypatch.setattr(controls, "gate_table", lambda lines: statuses)
-    table = kernel_tables.control_table({"cpu": record([]), "gpu": None})
-    assert table["C1"][0] == f"pass / {kernel_tables.MISSING}"
+    table = kernel_tables.control_table({"cpu": record([]), "gpu": record([])})
+    assert table["C1"][0] == "pass / pass"
+    assert kernel_tables.control_table({"cpu": None, "gpu": record([])})["C1"][0] == "pass"
 
 
 def test_figures_draw_without_and_with_rows():
