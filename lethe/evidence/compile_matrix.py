@@ -32,7 +32,7 @@ def record(files: Iterable[Path], measured: Path = provenance.ROOT / "data" / "m
     for kernel, target, warps in wanted:
         found = [r for r in rows if (r["kernel"], r["target"], r["num_warps"]) == (kernel, target, warps)]
         functions = [f.fn.__name__ for f, _ in resources.specialisations(kernel, warps)]
-        if [r["function"] for r in found] != functions:
+        if sorted(r["function"] for r in found) != sorted(functions):
             where = f"{kernel} on {target} with {warps} warps"
             raise ValueError(f"{where} has {len(found)} rows for {len(functions)} functions")
     rows.sort(key=lambda r: wanted.index((r["kernel"], r["target"], r["num_warps"])))

@@ -96,34 +96,27 @@ def measured_table(record: Measurement | None) -> pd.DataFrame:
 
 def matrix(record: Measurement | None) -> pd.DataFrame:
     """One row a kernel and number of warps, the worst over its functions and the architectures."""
-    columns = [
-        "kernel",
-        "warps",
-        "functions",
-        "registers",
-        "spills (B)",
-        "shared (B)",
-        "TMEM columns",
-        "fits",
-    ]
+    needs = ("registers", "spills (B)", "shared (B)", "TMEM columns")
+    columns = ["kernel", "warps", "functions", *needs, "fits"]
     if (table := missing(record, columns)) is not None:
         return table
     assert record is not None
     df = pd.DataFrame(record.samples)
+    df["warps"] = df["num_warps"].astype(str)
+    shipped = pd.DataFrame(launched(record)).assign(warps="as launched")
     rows = []
-    for (kernel, warps), part in df.groupby(["kernel", "num_warps"]):
+    for (kernel, warps), part in pd.concat([df, shipped]).groupby(["kernel", "warps"]):
         fits = "everywhere" if not any(part["exceeds"]) else "; ".join(s for e in part["exceeds"] for s in e)
         worst = [int(part[c].max()) for c in ("registers", "spill_bytes", "shared_bytes", "tmem_columns")]
-        launched = " (launched)" if record.parameters["launched"][kernel] == warps else ""
-        rows.append([kernel, f"{warps}{launched}", int(part["function"].nunique()), *worst, fits])
-    return pd.DataFrame(rows, columns=columns)
+        rows.append([kernel, warps, int(part["function"].nunique()), *worst, fits])
+    return pd.DataFrame([row for row in rows if row[1] != "1"], columns=columns)
 
 
 def launched(record: Measurement | None) -> list[dict[str, Any]]:
-    """The matrix's rows at the warps of the launches themselves."""
+    """The matrix's rows at the warps with which each function is launched."""
     if record is None:
         return []
-    return [r for r in record.samples if r["num_warps"] == record.parameters["launched"][r["kernel"]]]
+    return [r for r in record.samples if r["num_warps"] == record.parameters["launched"][r["function"]]]
 
 
 def worst_spill(rows: Sequence[dict[str, Any]]) -> str:

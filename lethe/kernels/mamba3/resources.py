@@ -41,11 +41,15 @@ TARGETS = (80, 90, 100, 103, 120)
 WARPS = (2, 4, 8)
 KERNELS = ("C1", "C2", "C3", "C4", "C5", "C6")
 
+SCAN, ENDS, DEFAULT = NARROW_TILE.warps, BACKWARD_TILE.warps, 4
+
 LAUNCHED = {
-    "C1": NARROW_TILE.warps, "C2": BACKWARD_TILE.warps, "C3": MIMO_BACKWARD_WARPS, "C4": HEAD_WARPS,
-    "C5": NARROW_TILE.warps, "C6": BACKWARD_TILE.warps,
+    "chunk_state": SCAN, "scan_output": SCAN, "chunk_ends": ENDS, "scan_gradient": ENDS,
+    "conv_gradient": DEFAULT, "combine_chunks": DEFAULT, "angle_forward": DEFAULT, "angle_backward": DEFAULT,
+    "head_chunk": HEAD_WARPS, "head_output": HEAD_WARPS, "head_adjoint": MIMO_BACKWARD_WARPS,
+    "head_gradient": MIMO_BACKWARD_WARPS, "rope_gradient": 1,
 }  # fmt: skip
-"""Warps of the launches themselves; what combines chunks or turns angles beside them has its own."""
+"""Warps with which each function is launched."""
 
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 103: 227 * 1024, 120: 99 * 1024}
 """Shared memory that a block may use (CUDA programming guide, technical specifications)."""
@@ -96,7 +100,8 @@ def _scan_flags(fused: bool) -> dict[str, Any]:
 def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]:
     """The functions of C1 .. C6 with their compile-time arguments at `warps` warps. KeyError if unknown.
 
-    A tile of the scan grows with the warps by its channels.
+    A tile of the scan grows with the warps by its channels. With a number that is not in `WARPS`, only what
+    is launched so.
     """
     fused = _scan_flags(kernel in ("C5", "C6"))
 
@@ -122,7 +127,8 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
         "C6": [(scan_ends.chunk_ends, backward), (scan_backward.scan_gradient, backward),
                (scan_backward.conv_gradient, {"ROWS": 16, "BLOCK": 64})],
     }  # fmt: skip
-    return table[kernel]
+    found = table[kernel]
+    return found if warps in WARPS else [(f, o) for f, o in found if LAUNCHED[f.fn.__name__] == warps]
 
 
 FLOAT32 = {
@@ -181,13 +187,13 @@ def needs(kernel: str, target: int, warps: int) -> list[Need]:
 
 
 def cells(kernels: Iterable[str] = KERNELS) -> Iterator[tuple[str, int, int]]:
-    """Kernel, target and warps of every cell: `WARPS`, and those of the launches where they are others.
+    """Kernel, target and warps of every cell: `WARPS`, and those of launches where they are others.
 
     A kernel may be named with one number of warps, as ``"C1:1"``.
     """
     for kernel, _, only in (name.partition(":") for name in kernels):
-        for warps in [int(only)] if only else sorted({*WARPS, LAUNCHED[kernel]}):
-            for target in TARGETS:
+        for warps in [int(only)] if only else sorted({*WARPS, *LAUNCHED.values()}):
+            for target in TARGETS if specialisations(kernel, warps) else ():
                 yield kernel, target, warps
 
 
