@@ -61,8 +61,9 @@ glue.table(
 glue.table(
     "targets",
     kernel_tables.loading_by_target(rows),
-    caption="What the official tuning space compiles to, by architecture; sm_90 is the control, without tensor "
-    f"memory; {origin}.",
+    caption="What the official tuning space compiles to, by architecture: columns of tensor memory, most shared "
+    "memory, configurations that the loader refuses for either, and those that are a single trap; "
+    f"{origin}.",
 )
 
 # %%
@@ -102,6 +103,11 @@ glue.number(
     f"{min(stacks):,} to {max(stacks):,} bytes"
     if stacks
     else "not measured yet",
+)
+control = [r for r in rows if r["target"] == "sm_90" and not r.get("error")]
+glue.number(
+    "control_refused",
+    f"{sum(map(issue_904.refused, control)):,} of {len(control):,}",
 )
 worst = {
     v: max(r["tmem_columns"] for r in there if r["triton"] == v)

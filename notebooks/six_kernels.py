@@ -92,7 +92,13 @@ glue.table(
     "matrix",
     kernel_tables.matrix(records["matrix"]),
     caption="What each kernel needs at most, over its functions, their tiles and five architectures (sm_80 to "
-    "sm_120). Spills: stores and loads, bytes a thread.",
+    "sm_120). Spills: stores and loads, bytes a thread. As launched: each function with its own number of warps"
+    + (
+        ", " + evidence.origin(records["matrix"])
+        if records["matrix"] is not None
+        else ""
+    )
+    + ".",
 )
 
 # %%

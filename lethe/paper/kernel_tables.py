@@ -163,8 +163,9 @@ def loading_by_target(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
             {
                 "target": target, "Triton": version, "compiled": f"{len(there)} of {space}",
                 "columns": f"{min(columns)} to {max(columns)}" if columns else MISSING,
-                "shared memory, most (KiB)": f"{shared / 1024:.0f}",
-                "do not load": sum(map(issue_904.refused, there)),
+                "shared, most (KiB)": f"{shared / 1024:.0f}",
+                "refused: columns": sum("tensor memory" in r["load"] for r in there),
+                "refused: shared": sum("shared memory" in r["load"] for r in there),
                 "a single trap": sum(r["trap"] for r in there),
             }
         )  # fmt: skip

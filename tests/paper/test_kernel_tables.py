@@ -80,7 +80,13 @@ def test_columns_are_marked_where_they_do_not_load():
         "triton": "3.9.0", "target": "sm_100", "num_warps": 4, "maxnreg": None, "registers": 4,
         "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 2048, "trap": False,
     }  # fmt: skip
-    refused = {**common, "num_stages": 2, "tmem_columns": 576, "load": "out of resource", "trap": True}
+    refused = {
+        **common,
+        "num_stages": 2,
+        "tmem_columns": 576,
+        "load": "out of resource: tensor memory",
+        "trap": True,
+    }
     rows = [
         {**common, "num_stages": 1, "tmem_columns": 256, "load": "loads"},
         {**common, "num_stages": 1, "tmem_columns": 256, "load": "loads", "maxnreg": 128},
@@ -94,8 +100,9 @@ def test_columns_are_marked_where_they_do_not_load():
     assert table.iloc[0].tolist() == [1, 4, "256", kernel_tables.MISSING]
     assert table.iloc[1].tolist() == [2, 4, "576 ✗", "512 or 576 ✗"]
     first, second = kernel_tables.loading_by_target(rows).to_dict("records")
-    assert first["columns"] == "256 to 576" and first["do not load"] == first["a single trap"] == 1
-    assert second["compiled"] == "2 of 5" and second["shared memory, most (KiB)"] == "2"
+    assert first["columns"] == "256 to 576" and first["refused: columns"] == first["a single trap"] == 1
+    assert second["compiled"] == "2 of 5" and second["shared, most (KiB)"] == "2"
+    assert first["refused: shared"] == 0
     agreed = kernel_tables.agreement_table(rows)
     assert agreed["both refuse"].tolist() == [1, 1] and agreed["both accept"].tolist() == [2, 1]
 
