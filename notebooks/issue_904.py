@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 from lethe import plotting
-from lethe.evidence import issue_904
+from lethe.evidence import issue_904, issue_904_res02
 from lethe.kernels.mamba3 import official as sources
 from lethe.paper import evidence, kernel_tables
 from lethe.paper.glue import Glue, count
@@ -53,15 +53,17 @@ print(len(rows), "configurations,", origin)
 glue.table(
     "columns",
     kernel_tables.columns_by_version(rows, "sm_100"),
-    caption=f"Tensor-memory columns of the official backward on sm_100, {origin}; two values where the register "
-    "limit changes them.",
+    caption="Tensor-memory columns of the official backward on sm_100, by pipeline stages, warps and version of "
+    f"Triton; ✗ does not load; two values where the limit of registers changes them; {origin}.",
 )
 
 # %%
 glue.table(
-    "control",
-    kernel_tables.columns_by_version(rows, "sm_90"),
-    caption=f"The same on sm_90, which has no tensor memory, {origin}.",
+    "targets",
+    kernel_tables.loading_by_target(rows),
+    caption="What the official tuning space compiles to, by architecture: columns of tensor memory, most shared "
+    "memory, configurations that the loader refuses for either, and those that are a single trap; "
+    f"{origin}.",
 )
 
 # %%
@@ -76,12 +78,14 @@ glue.figure("columns", plotting.tensor_memory(there, issue_904.COLUMNS))
 glue.table(
     "agreement",
     kernel_tables.agreement_table(rows),
-    caption=f"Configurations by what the two say, {origin}.",
+    caption="Configurations by what Triton's loader and RES-02 say of them; RES-02 was asked by this build.",
 )
 
 # %%
-counts = issue_904.agreement(rows)
+counts = issue_904_res02.agreement(rows)
 glue.number("configurations", count(len(rows)))
+space = {(r["num_stages"], r["num_warps"], r["maxnreg"]) for r in rows}
+glue.number("space", count(len(space)))
 glue.number("both_refuse", count(counts["both refuse"]))
 glue.number(
     "disagree",
@@ -99,6 +103,11 @@ glue.number(
     f"{min(stacks):,} to {max(stacks):,} bytes"
     if stacks
     else "not measured yet",
+)
+control = [r for r in rows if r["target"] == "sm_90" and not r.get("error")]
+glue.number(
+    "control_refused",
+    f"{sum(map(issue_904.refused, control)):,} of {len(control):,}",
 )
 worst = {
     v: max(r["tmem_columns"] for r in there if r["triton"] == v)

@@ -59,7 +59,15 @@ glue.table(
     kernel_tables.control_table(
         {"cpu": records["cpu"], "gpu": records["gpu"]}
     ),
-    caption="The six kernels through the battery: on the CPU in Triton's interpreter / on a GPU.",
+    caption="The six kernels through the battery: "
+    + " / ".join(
+        f"{where}, {evidence.origin(records[name])}"
+        for name, where in (
+            ("cpu", "in Triton's interpreter"),
+            ("gpu", "on a GPU"),
+        )
+        if records[name] is not None
+    ),
 )
 
 # %%
@@ -83,12 +91,20 @@ glue.number("agreement", live.agreement)
 glue.table(
     "matrix",
     kernel_tables.matrix(records["matrix"]),
-    caption="What each kernel needs at most, over its functions and five architectures (sm_80 to sm_120).",
+    caption="What each kernel needs at most, over its functions, their tiles and five architectures (sm_80 to "
+    "sm_120). Spills: stores and loads, bytes a thread. As launched: each function with its own number of warps"
+    + (
+        ", " + evidence.origin(records["matrix"])
+        if records["matrix"] is not None
+        else ""
+    )
+    + ".",
 )
 
 # %%
 rows = records["matrix"].samples if records["matrix"] is not None else []
-glue.figure("matrix", plotting.compile_matrix(rows, warps=4))
+launched = kernel_tables.launched(records["matrix"])
+glue.figure("matrix", plotting.compile_matrix(launched))
 
 # %%
 glue.number("compiled", count(len(rows)) if rows else kernel_tables.MISSING)
@@ -98,12 +114,8 @@ glue.number(
     if rows
     else kernel_tables.MISSING,
 )
-glue.number(
-    "worst_spill",
-    count(max(r["spill_bytes"] for r in rows))
-    if rows
-    else kernel_tables.MISSING,
-)
+glue.number("worst_spill", kernel_tables.worst_spill(rows))
+glue.number("launched_spill", kernel_tables.worst_spill(launched))
 
 # %% [markdown]
 # ## On a GPU
@@ -111,6 +123,12 @@ glue.number(
 # %%
 steps = records["checks"].samples if records["checks"] is not None else {}
 status = steps.get("tests", {}).get("status", "")
+glue.number(
+    "gpu_origin",
+    kernel_tables.MISSING
+    if records["checks"] is None
+    else evidence.origin(records["checks"]),
+)
 glue.number(
     "gpu_tests",
     {0: "all pass", "": kernel_tables.MISSING}.get(status, "fail"),
@@ -135,6 +153,12 @@ glue.number(
 
 # %%
 timed = kernel_tables.speed_rows(records["speeds"])
+speed_origin = (
+    kernel_tables.MISSING
+    if records["speeds"] is None
+    else evidence.origin(records["speeds"])
+)
+glue.number("speed_origin", speed_origin)
 for kind, suites in kernel_tables.KINDS.items():
     for suite, names in suites.items():
         name = next(
@@ -144,8 +168,9 @@ for kind, suites in kernel_tables.KINDS.items():
         glue.table(
             f"{kind}_{suite}",
             kernel_tables.speed_table(timed, suite, name),
-            caption=f"{suite}: ours against {name}, bfloat16, device time of a CUDA graph; above one, ours is "
-            "faster. × roofline: our time over that of the least memory traffic.",
+            caption=f"{kernel_tables.SUITES[suite]}: ours against {name}, bfloat16, {speed_origin}. × baseline: its "
+            "time over ours; above one, ours is faster. × roofline: our time over that of the least memory traffic at "
+            f"{kernel_tables.BANDWIDTH / 1e12:.1f} TB/s.",
         )
 
 # %%

@@ -32,7 +32,7 @@ PAGES |= {
          "levers"],
         ["matrix", "ratios"],
     ),
-    "issue_904": evidence_pages("issue_904", ["columns", "control", "agreement"], ["columns"]),
+    "issue_904": evidence_pages("issue_904", ["columns", "targets", "agreement"], ["columns"]),
 }
 
 

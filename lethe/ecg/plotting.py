@@ -106,7 +106,7 @@ def learning(
         values = np.array([np.nan if x is None else x for x in losses[name]], dtype=float)
         left.plot(_smoothed(values), color=colour, linewidth=0.9, label=name)
         scores = [np.nan if x is None else x for x in validation.get(name, [])]
-        right.plot(range(1, len(scores) + 1), scores, color=colour, linewidth=0.9)
+        right.plot(range(1, len(scores) + 1), scores, "o-", ms=3, color=colour, linewidth=0.9)
     left.set_xlabel("step")
     left.set_ylabel("loss")
     right.set_xlabel("epoch")

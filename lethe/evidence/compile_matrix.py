@@ -2,12 +2,15 @@
 
 python -m lethe.kernels.mamba3.resources > matrix.jsonl
 python -m lethe.evidence.compile_matrix matrix.jsonl
+
+Several files may be given, each from a part of the matrix.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +19,23 @@ from lethe import provenance
 EXPERIMENT = "compile_matrix"
 
 
-def record(lines: Path, measured: Path = provenance.ROOT / "data" / "measured") -> Path:
-    """Write ``cpu/compile_matrix.json`` from the JSON lines of `lethe.kernels.mamba3.resources`.
+def record(files: Iterable[Path], measured: Path = provenance.ROOT / "data" / "measured") -> Path:
+    """Write ``cpu/compile_matrix.json`` from JSON lines of `lethe.kernels.mamba3.resources`.
 
-    Raises ValueError where the matrix is not complete, so that a gap is never read as a fit.
+    Raises ValueError where the matrix is not complete, so that a gap is never read as a fit, or where a cell
+    is there twice.
     """
     from lethe.kernels.mamba3 import resources
 
-    rows: list[dict[str, Any]] = [json.loads(line) for line in lines.read_text().splitlines()]
-    there = {(r["kernel"], r["target"], r["num_warps"]) for r in rows}
-    wanted = {
-        (k, f"sm_{t}", w) for k in resources.KERNELS for t in resources.TARGETS for w in resources.WARPS
-    }
-    if wanted - there:
-        raise ValueError(f"{len(wanted - there)} cells are missing, e.g. {sorted(wanted - there)[0]}")
+    rows: list[dict[str, Any]] = [json.loads(line) for f in files for line in f.read_text().splitlines()]
+    wanted = [(k, f"sm_{t}", w) for k, t, w in resources.cells()]
+    for kernel, target, warps in wanted:
+        found = [r for r in rows if (r["kernel"], r["target"], r["num_warps"]) == (kernel, target, warps)]
+        functions = [f.fn.__name__ for f, _ in resources.specialisations(kernel, warps)]
+        if sorted(r["function"] for r in found) != sorted(functions):
+            where = f"{kernel} on {target} with {warps} warps"
+            raise ValueError(f"{where} has {len(found)} rows for {len(functions)} functions")
+    rows.sort(key=lambda r: wanted.index((r["kernel"], r["target"], r["num_warps"])))
     path = measured / "cpu" / f"{EXPERIMENT}.json"
     provenance.record(
         path,
@@ -37,7 +43,7 @@ def record(lines: Path, measured: Path = provenance.ROOT / "data" / "measured") 
         samples=rows,
         parameters={
             "states": resources.STATES, "head_states": resources.HEAD_STATES, "rank": resources.RANK,
-            "dtype": "bfloat16",
+            "dtype": "bfloat16", "launched": resources.LAUNCHED,
         },
         script="lethe/kernels/mamba3/resources.py",
         on=provenance.device("cpu"),
@@ -48,4 +54,4 @@ def record(lines: Path, measured: Path = provenance.ROOT / "data" / "measured") 
 
 
 if __name__ == "__main__":
-    print(record(Path(sys.argv[1])))
+    print(record(map(Path, sys.argv[1:])))

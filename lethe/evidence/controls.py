@@ -10,17 +10,24 @@ CMP-02, CMP-03 and RES-02 must *pass*: not applicable is no answer here.
   backward kernel's values too; CMP-02 then takes the output's own gradients.
 * A candidate's text ends with the digest of the kernels' sources, so that its sha256 changes with them.
 * Licence: MIT. Left out: nothing. Row id: C1 .. C6.
+
+The record of a full run on a CPU, about an hour and a half of processor time in Triton's interpreter::
+
+    lethe audit --corpus controls --device cpu --patience 20 --workers 2 --out FOLDER
+    python -m lethe.evidence.controls FOLDER/controls.jsonl
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lethe import provenance
 from lethe.audit.corpora import CorpusError, ListedCorpus, Row
-from lethe.audit.lines import Line, verdict_of
+from lethe.audit.lines import Line, compact, verdict_of
+from lethe.audit.run import merge
 from lethe.audit.textio import source_of
 from lethe.evidence.specimens import Kind, specimen
 from lethe.verifier import catalog
@@ -124,3 +131,34 @@ def gate_table(lines: list[Line]) -> pd.DataFrame:
     """Kernels by gates in catalogue order; a cell is the status."""
     table = gates(lines).pivot(index="gate", columns="kernel", values="status")
     return table.reindex([g for g in catalog.IDS if g in table.index])
+
+
+def record(lines: Path, measured: Path = provenance.ROOT / "data" / "measured") -> Path:
+    """Write ``cpu/controls_audit.json`` from an audit of this corpus on a CPU.
+
+    Raises ValueError where a control was not judged on all gates; how it ends is the result, whatever it is.
+    """
+    judged = [compact(line) for line in merge([lines])]
+    ran = {line["id"]: {result.gate for result in verdict_of(line).gates} for line in judged}
+    for name in NAMES:
+        if missing := set(catalog.IDS) - ran.get(name, set()):
+            raise ValueError(f"{name} was not judged on {', '.join(sorted(missing))}")
+    path = measured / "cpu" / "controls_audit.json"
+    provenance.record(
+        path,
+        experiment="controls_audit",
+        samples=judged,
+        parameters={"device": "cpu"},
+        script="lethe/evidence/controls.py",
+        sources=["lethe/kernels/mamba3", FOLDER],
+        on=provenance.device("cpu"),
+        command="lethe audit --corpus controls --device cpu --patience 20",
+    )
+    return path
+
+
+if __name__ == "__main__":
+    try:
+        print(record(Path(sys.argv[1])))
+    except (ValueError, OSError) as error:
+        sys.exit(f"controls: {error}")

@@ -1,13 +1,15 @@
 """state-spaces/mamba#904 without a Blackwell GPU: the official backward over its own tuning space.
 
 Every configuration of ``mamba3_siso_bwd_kernel_dqkv`` is compiled by the Triton of this process for an
-architecture, with the arguments that the official launcher builds. Three things are then asked of each:
-how many columns of tensor memory its metadata names, whether Triton's own loader would refuse it, and
-whether RES-02 does. No GPU is needed: the overflow stands in the compiled artefact.
+architecture, with the arguments that the official launcher builds. Two things are then asked of each: how
+many columns of tensor memory its metadata names, and whether Triton's own loader would refuse it. No GPU is
+needed: the overflow stands in the compiled artefact. What RES-02 says of the same numbers is asked anew
+wherever they are shown (`lethe.evidence.issue_904_res02`), so that no record of it grows old.
 
 ``python -m lethe.evidence.issue_904 --official PATH`` compiles and prints a JSON line for each
 configuration; run it under other versions of Triton to compare them, then write the record with
-``--record FILE.jsonl ...``.
+``--record FILE.jsonl ...``. Triton's cache, whose key holds its own version and the kernel's source, lets a
+compilation that was cut short go on where it stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ from lethe.kernels.mamba3 import official
 TARGETS = (90, 100, 103)
 COLUMNS = 512
 """Tensor memory of a multiprocessor, in columns of 128 lanes (PTX ISA, Tensor Memory)."""
+
+SHARED_BYTES = 227 * 1024
+"""Shared memory that a block may use on these architectures (CUDA programming guide)."""
 
 SHAPE = {"batch": 2, "length": 2048, "heads": 32, "groups": 1, "d_state": 128, "headdim": 64, "chunk": 64}
 """The official module's defaults for a model width of 1024."""
@@ -90,17 +94,14 @@ def compile_space(root: Path, target: int) -> Iterator[Row]:
 
     import triton
 
-    from lethe.verifier.executors import devices
-
     official.install(root)
-    devices.activate(target)
+    activate(target)
     triton.knobs.nvidia.dump_ptxas_log = True
     module = importlib.import_module("mamba_ssm.ops.triton.mamba3.mamba3_siso_bwd")
     tuner = getattr(module, KERNEL)
     args, constants = launch_arguments(module)
     for config in tuner.configs:
         options = {k: v for k, v in config.all_kwargs().items() if v is not None}
-        start = time.perf_counter()
         row = {"triton": triton.__version__, "target": f"sm_{target}", "maxnreg": None, **options}
         log = io.StringIO()
         try:
@@ -109,23 +110,20 @@ def compile_space(root: Path, target: int) -> Iterator[Row]:
         except Exception as error:  # a compiler may fail in any way; what it said is the result
             row["error"] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         else:
-            row |= _described(kernel, target, log.getvalue())
-        yield row | {"seconds": round(time.perf_counter() - start, 2)}
+            row |= _described(kernel, log.getvalue())
+        yield row
 
 
-def _described(kernel: Any, target: int, log: str) -> Row:
-    from lethe.kernels.ptxas import assembled, reported
-    from lethe.verifier.executors.resources import KernelResource, exceeded
+def _described(kernel: Any, log: str) -> Row:
+    from lethe.kernels.ptxas import reported
+    from lethe.kernels.triton_report import used
 
     meta, ptx = kernel.metadata, kernel.asm["ptx"]
-    registers, stack, spill = reported(log) or assembled(ptx, target)  # no log: it came out of a cache
-    columns = getattr(meta, "tmem_size", 0) or 0
-    resource = KernelResource(
-        KERNEL, f"sm_{target}", meta.num_warps, meta.num_stages, registers, spill, stack, meta.shared, columns
-    )
+    registers, stack, spill = reported(log) or used(kernel)  # no log: it came out of a cache
     return {
-        "tmem_columns": columns, "shared_bytes": meta.shared, "registers": registers, "stack_bytes": stack,
-        "spill_bytes": spill, "trap": is_trap(ptx), "load": loading(kernel), "res02": exceeded(resource),
+        "tmem_columns": getattr(meta, "tmem_size", 0) or 0, "shared_bytes": meta.shared,
+        "registers": registers, "stack_bytes": stack, "spill_bytes": spill, "trap": is_trap(ptx),
+        "load": loading(kernel),
     }  # fmt: skip
 
 
@@ -140,51 +138,58 @@ def is_trap(ptx: str) -> bool:
 def loading(kernel: Any) -> str:
     """What Triton's own loader says of a compiled kernel: ``"loads"``, or the error it raises.
 
-    The loader runs as it is, on a device that has the shared memory of an H200 or B200 and takes any binary.
+    The loader runs as it is, on the device of `activate`.
     """
     import triton
 
-    driver = triton.runtime.driver.active
-    before = driver.utils, driver.launcher_cls
-    driver.utils, driver.launcher_cls = _Loader(), lambda src, metadata: None
     try:
         kernel._init_handles()
     except triton.runtime.errors.OutOfResources as error:
         return str(error)
-    finally:
-        driver.utils, driver.launcher_cls = before
     return "loads"
 
 
-class _Loader:
-    """The loader's view of a device: its shared memory (CUDA programming guide), and a binary it took."""
+def activate(capability: int) -> None:
+    """Make a device of compute capability ``major * 10 + minor`` Triton's active driver, without a GPU."""
+    import triton
+
+    triton.runtime.driver.set_active(_Device(capability))
+
+
+class _Device:
+    """What compiler and loader ask of a driver: an architecture, shared memory, and a binary it took."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability, self.utils = capability, self
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def launcher_cls(self, source: Any, metadata: Any) -> None:
+        """Nothing is launched."""
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": 227 * 1024}
+        return {"max_shared_mem": SHARED_BYTES}
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, ...]:
         module = function = registers = spills = 0
         return module, function, registers, spills, 1024
 
+    def unload_module(self, module: Any) -> None:
+        """Nothing was loaded."""
+
 
 def refused(row: Row) -> bool:
     """Whether Triton's loader refuses the configuration (or its compiler did)."""
     return bool(row.get("load", "error") != "loads")
-
-
-def agreement(rows: Iterable[Row]) -> dict[str, int]:
-    """How RES-02 and the loader agree: configurations that both refuse, both accept, or only one refuses."""
-    counts = {"both refuse": 0, "both accept": 0, "only the loader refuses": 0, "only RES-02 refuses": 0}
-    for row in rows:
-        if row.get("error"):
-            continue
-        ours, theirs = bool(row["res02"]), refused(row)
-        name = {
-            (True, True): "both refuse", (False, False): "both accept",
-            (False, True): "only the loader refuses", (True, False): "only RES-02 refuses",
-        }[ours, theirs]  # fmt: skip
-        counts[name] += 1
-    return counts
 
 
 def compiled(
@@ -212,7 +217,7 @@ def record(files: Iterable[Path], measured: Path = provenance.ROOT / "data" / "m
     """Write ``cpu/issue_904.json`` from files of JSON lines, sorted by version, target and configuration."""
     rows = list(itertools.chain.from_iterable(map(json.loads, f.read_text().splitlines()) for f in files))
     order = ("target", "num_stages", "num_warps")
-    rows.sort(key=lambda r: (_version(r["triton"]), *(r[k] for k in order), r["maxnreg"] or 0))
+    rows.sort(key=lambda r: (version(r["triton"]), *(r[k] for k in order), r["maxnreg"] or 0))
     path = measured / "cpu" / f"{EXPERIMENT}.json"
     provenance.record(
         path,
@@ -222,12 +227,13 @@ def record(files: Iterable[Path], measured: Path = provenance.ROOT / "data" / "m
         script="lethe/evidence/issue_904.py",
         on=provenance.device("cpu"),
         command="python -m lethe.evidence.issue_904 --record",
-        units={"seconds": "s", "shared_bytes": "B", "stack_bytes": "B", "spill_bytes": "B"},
+        units={"shared_bytes": "B", "stack_bytes": "B", "spill_bytes": "B"},
     )
     return path
 
 
-def _version(text: str) -> tuple[int, ...]:
+def version(text: str) -> tuple[int, ...]:
+    """``"3.10.0"`` -> (3, 10, 0), so that versions sort as numbers."""
     return tuple(int(part) for part in text.split("+")[0].split(".")[:3])
 
 

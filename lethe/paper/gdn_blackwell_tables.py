@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from lethe.paper.gdn_tables import ABOUT, filled, samples
+from lethe.paper.gdn_tables import filled, samples
 from lethe.paper.kernel_tables import MISSING
 from lethe.provenance import Measurement
 
@@ -82,7 +82,7 @@ def shown(record: Measurement | None) -> list[Row]:
 
 def resources(record: Measurement | None) -> pd.DataFrame:
     """Every launch of the cases with decay: what the assembler gives it, and what the static checks say."""
-    columns = ["launch", "what", "g a", "d_v", "threads", "registers", "spilled (B)", "shared (B)",
+    columns = ["launch", "g a", "d_v", "threads", "registers", "spilled (B)", "shared (B)",
                "columns of tensor memory", "violations", "undecided"]  # fmt: skip
     rows: dict[tuple[str, int, str], list[Any]] = {}
     for r in shown(record):
@@ -90,10 +90,10 @@ def resources(record: Measurement | None) -> pd.DataFrame:
             key = (f"{k['pass']}: {k['stage']}", r["dv"], _gates(r))
             use = (k["threads"], k.get("registers"), k.get("spilled"), k["shared"], k["tmem_columns"])
             found = (len(k["violations"]), len(k["undecided"]))
-            rows.setdefault(key, [key[0], ABOUT[k["stage"]], _gates(r), r["dv"], *use, *found])
+            rows.setdefault(key, [key[0], _gates(r), r["dv"], *use, *found])
     order = [f"{way}: {stage}" for way, stage in _LAUNCHES]
     kept = [row for key, row in rows.items() if key[2] != "–"]
-    return filled(columns, sorted(kept, key=lambda row: (order.index(row[0]), row[2], -row[3])))
+    return filled(columns, sorted(kept, key=lambda row: (order.index(row[0]), row[1], -row[2])))
 
 
 _LAUNCHES = (("backward", "prep"), ("backward", "scan"), ("backward", "out"), ("forward", "prep"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from lethe.evidence import controls, issue_904
+from lethe.evidence import controls, issue_904, issue_904_res02
 from lethe.provenance import Measurement
 
 MISSING = "not measured yet"
@@ -28,6 +28,12 @@ KINDS = {
     "earlier": dict.fromkeys(("scan", "block", "siso", "mimo"), ("ours serial",)),
 }
 """The three kinds of baseline, by suite; a table holds one kind and one baseline only."""
+
+SUITES = {
+    "scan": "Selective scan (C1, C2)", "block": "Fused block (C5, C6)", "siso": "Mamba-3, one input (SISO)",
+    "mimo": "Mamba-3, four inputs (MIMO; C4, C3)",
+}  # fmt: skip
+"""The suites of the bench, as a caption names them."""
 
 
 def missing(record: Measurement | None, columns: Sequence[str]) -> pd.DataFrame | None:
@@ -52,24 +58,17 @@ def sanitized(found: dict[str, Any]) -> str:
 
 
 def control_table(sides: dict[str, Measurement | None]) -> pd.DataFrame:
-    """One row a gate, a column for each kernel; both devices in a cell, CPU first."""
-    tables = {
-        side: controls.gate_table(record.samples) if record is not None else None
-        for side, record in sides.items()
-    }
-    gates = next((list(t.index) for t in tables.values() if t is not None), [])
-    if not gates:
+    """One row a gate, a column for each kernel; a cell holds what every device that was measured says."""
+    tables = [controls.gate_table(record.samples) for record in sides.values() if record is not None]
+    if not tables:
         return pd.DataFrame([[MISSING, *[""] * 6]], columns=["gate", *controls.NAMES])
     rows = []
-    for gate in gates:
-        row = [gate]
-        for kernel in controls.NAMES:
-            cells = [
-                MISSING if t is None else str(t.loc[gate].get(kernel, MISSING)).replace("_", " ")
-                for t in tables.values()
-            ]
-            row.append(" / ".join(cells))
-        rows.append(row)
+    for gate in tables[0].index:
+        cells = [
+            " / ".join(str(t.loc[gate].get(kernel, MISSING)).replace("_", " ") for t in tables)
+            for kernel in controls.NAMES
+        ]
+        rows.append([gate, *cells])
     return pd.DataFrame(rows, columns=["gate", *controls.NAMES])
 
 
@@ -97,72 +96,97 @@ def measured_table(record: Measurement | None) -> pd.DataFrame:
 
 def matrix(record: Measurement | None) -> pd.DataFrame:
     """One row a kernel and number of warps, the worst over its functions and the architectures."""
-    columns = [
-        "kernel",
-        "warps",
-        "functions",
-        "registers",
-        "spills (B)",
-        "shared (B)",
-        "TMEM columns",
-        "fits",
-    ]
+    needs = ("registers", "spills (B)", "shared (B)", "TMEM columns")
+    columns = ["kernel", "warps", "functions", *needs, "fits"]
     if (table := missing(record, columns)) is not None:
         return table
     assert record is not None
     df = pd.DataFrame(record.samples)
+    df["warps"] = df["num_warps"].astype(str)
+    shipped = pd.DataFrame(launched(record)).assign(warps="as launched")
     rows = []
-    for (kernel, warps), part in df.groupby(["kernel", "num_warps"]):
+    for (kernel, warps), part in pd.concat([df, shipped]).groupby(["kernel", "warps"]):
         fits = "everywhere" if not any(part["exceeds"]) else "; ".join(s for e in part["exceeds"] for s in e)
         worst = [int(part[c].max()) for c in ("registers", "spill_bytes", "shared_bytes", "tmem_columns")]
-        rows.append([kernel, int(str(warps)), int(part["function"].nunique()), *worst, fits])
-    return pd.DataFrame(rows, columns=columns)
+        rows.append([kernel, warps, int(part["function"].nunique()), *worst, fits])
+    return pd.DataFrame([row for row in rows if row[1] != "1"], columns=columns)
+
+
+def launched(record: Measurement | None) -> list[dict[str, Any]]:
+    """The matrix's rows at the warps with which each function is launched."""
+    if record is None:
+        return []
+    return [r for r in record.samples if r["num_warps"] == record.parameters["launched"][r["function"]]]
+
+
+def worst_spill(rows: Sequence[dict[str, Any]]) -> str:
+    """The most bytes that a function spills a thread, and which function that is."""
+    if not rows:
+        return MISSING
+    worst = max(rows, key=lambda r: r["spill_bytes"])
+    where = f"{worst['kernel']}'s {worst['function']} with {worst['num_warps']} warps on {worst['target']}"
+    return f"{worst['spill_bytes']:,} ({where})" if worst["spill_bytes"] else "none"
 
 
 # --- issue 904 ----------------------------------------------------------------------------------
 
 
 def columns_by_version(rows: Sequence[dict[str, Any]], target: str) -> pd.DataFrame:
-    """TMEM columns by version of Triton (rows) and configuration (columns), for one target.
+    """TMEM columns by configuration (rows) and version of Triton (columns), for one target.
 
     The register limits of a configuration that agree are one cell; ✗ marks what Triton's loader refuses.
     """
-    df = pd.DataFrame([r for r in rows if r["target"] == target])
-    if df.empty:
-        return pd.DataFrame([[MISSING]], columns=["triton"])
-    df["refused"] = [issue_904.refused({str(k): v for k, v in r.items()}) for r in df.to_dict("records")]
+    there = [r for r in rows if r["target"] == target and not r.get("error")]
+    if not there:
+        return pd.DataFrame([[MISSING]], columns=["stages"])
+    cells: dict[tuple[int, int, str], set[str]] = {}
+    for r in there:
+        text = f"{r['tmem_columns']}{' ✗' if issue_904.refused(r) else ''}"
+        cells.setdefault((r["num_stages"], r["num_warps"], r["triton"]), set()).add(text)
+    versions = sorted({r["triton"] for r in there}, key=issue_904.version)
+    out = [
+        [stages, warps, *(" or ".join(sorted(cells.get((stages, warps, v), {MISSING}))) for v in versions)]
+        for stages, warps in sorted({(r["num_stages"], r["num_warps"]) for r in there})
+    ]
+    return pd.DataFrame(out, columns=["stages", "warps", *(f"Triton {v}" for v in versions)])
+
+
+def loading_by_target(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """What was compiled of the tuning space, and what Triton's loader says of it, by target and version."""
+    space = len({(r["num_stages"], r["num_warps"], r["maxnreg"]) for r in rows})
     out = []
-    for version in sorted(df["triton"].unique(), key=lambda v: [int(p) for p in v.split(".")[:3]]):
-        row: dict[str, Any] = {"triton": version}
-        for stages in (1, 2, 3):
-            for warps in (2, 4, 8):
-                part = df[
-                    (df["triton"] == version) & (df["num_stages"] == stages) & (df["num_warps"] == warps)
-                ]
-                cells = sorted(
-                    {
-                        f"{int(c)}{' ✗' if r else ''}"
-                        for c, r in zip(part["tmem_columns"], part["refused"], strict=True)
-                    }
-                )
-                row[f"stages {stages}, warps {warps}"] = " or ".join(cells) or MISSING
-        out.append(row)
-    return pd.DataFrame(out)
+    for (target, version), part in _by_target(rows).items():
+        there = [r for r in part if not r.get("error")]
+        columns = [r["tmem_columns"] for r in there]
+        shared = max((r["shared_bytes"] for r in there), default=0)
+        out.append(
+            {
+                "target": target, "Triton": version, "compiled": f"{len(there)} of {space}",
+                "columns": f"{min(columns)} to {max(columns)}" if columns else MISSING,
+                "shared, most (KiB)": f"{shared / 1024:.0f}",
+                "refused: columns": sum("tensor memory" in r["load"] for r in there),
+                "refused: shared": sum("shared memory" in r["load"] for r in there),
+                "a single trap": sum(r["trap"] for r in there),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(out or [{"target": MISSING}])
 
 
 def agreement_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """How Triton's loader and RES-02 agree, by version and target."""
-    out = []
+    """How Triton's loader and RES-02 agree, by target and version; what did not compile is left out."""
+    out = [
+        {"target": target, "Triton": version, **issue_904_res02.agreement(part)}
+        for (target, version), part in _by_target(rows).items()
+    ]
+    return pd.DataFrame(out or [{"target": MISSING}])
+
+
+def _by_target(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Rows by target and version, in the order of the numbers in their names."""
     keys = sorted(
-        {(r["triton"], r["target"]) for r in rows},
-        key=lambda k: ([int(p) for p in k[0].split(".")[:3]], k[1]),
+        {(r["target"], r["triton"]) for r in rows}, key=lambda k: (int(k[0][3:]), issue_904.version(k[1]))
     )
-    for version, target in keys:
-        part = [r for r in rows if (r["triton"], r["target"]) == (version, target)]
-        failed = sum(1 for r in part if r.get("error"))
-        out.append({"triton": version, "target": target, "configurations": len(part),
-                    **issue_904.agreement(part), "did not compile": failed})  # fmt: skip
-    return pd.DataFrame(out or [{"triton": MISSING}])
+    return {k: [r for r in rows if (r["target"], r["triton"]) == k] for k in keys}
 
 
 # --- speeds -------------------------------------------------------------------------------------
@@ -181,8 +205,8 @@ def median(row: dict[str, Any], name: str, direction: str) -> float:
 
 def speed_table(rows: Sequence[dict[str, Any]], suite: str, baseline: str) -> pd.DataFrame:
     """Ours against one baseline, both directions: time, ratio, and the distance to the memory roofline."""
-    columns = ["B", "L", "D", "N", "plan", "forward µs", "× baseline", "× roofline", "backward µs",
-               "× baseline ", "× roofline "]  # fmt: skip
+    columns = ["batch", "tokens", "channels", "states", "plan", "forward µs", "× baseline", "× roofline",
+               "backward µs", "× baseline ", "× roofline "]  # fmt: skip
     out = []
     for r in rows:
         if r["suite"] != suite or baseline not in r["times"]:
@@ -191,7 +215,7 @@ def speed_table(rows: Sequence[dict[str, Any]], suite: str, baseline: str) -> pd
         for direction in ("forward", "backward"):
             mine = median(r, "ours auto", direction)
             floor = r["traffic_bytes"][direction] / BANDWIDTH * 1e6
-            cells += [f"{mine:.0f}", f"{median(r, baseline, direction) / mine:.2f}", f"{mine / floor:.1f}"]
+            cells += [f"{mine:,.0f}", f"{median(r, baseline, direction) / mine:.2f}", f"{mine / floor:.1f}"]
         out.append(cells)
     if not out:
         out = [[MISSING, *[""] * (len(columns) - 1)]]

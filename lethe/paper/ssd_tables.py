@@ -258,7 +258,7 @@ def executed(record: Measurement | None) -> pd.DataFrame:
     found = []
     for r in [] if record is None else record.samples["executed"]:
         errors = r.get("errors", {})
-        rms = f"{100 * max(e['rms'] for e in errors.values()):.2f}" if errors else ""
+        rms = f"{100 * max(rms for rms, _ in errors.values()):.2f}" if errors else ""
         said = r.get("message", "").splitlines()[0] if r.get("message") else ""
         found.append([
             r["target"], "on" if r["checks"] else "off", f"{sum(r['instructions'].values()):,}", r["status"],

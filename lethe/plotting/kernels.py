@@ -11,37 +11,34 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def compile_matrix(rows: Sequence[dict[str, Any]], warps: int) -> Figure:
+def compile_matrix(rows: Sequence[dict[str, Any]]) -> Figure:
     """Registers a thread of every function, one column an architecture; a number where registers spill.
 
     `rows` are those of the compile matrix (``kernel``, ``function``, ``target``, ``num_warps``,
-    ``registers``, ``spill_bytes``); only those at `warps` warps are drawn.
+    ``registers``, ``spill_bytes``); of a function with several tiles the most is drawn.
     """
     import numpy as np
 
-    shown = [r for r in rows if r["num_warps"] == warps]
-    lines = list(dict.fromkeys((r["kernel"], r["function"]) for r in shown))
-    targets = sorted({r["target"] for r in shown}, key=lambda t: int(t.removeprefix("sm_")))
+    lines = list(dict.fromkeys((r["kernel"], r["function"], r["num_warps"]) for r in rows))
+    targets = sorted({r["target"] for r in rows}, key=lambda t: int(t.removeprefix("sm_")))
     figure, ax = panels(height=0.24 * max(len(lines), 1) + 0.9)
     grid = np.full((max(len(lines), 1), max(len(targets), 1)), np.nan)
-    for r in shown:
-        y, x = lines.index((r["kernel"], r["function"])), targets.index(r["target"])
-        grid[y, x] = r["registers"]
-        text = f"{r['registers']}" + (f"  ({r['spill_bytes']} B spilt)" if r["spill_bytes"] else "")
-        ax.text(
-            x,
-            y,
-            text,
-            ha="center",
-            va="center",
-            fontsize=7,
-            color="white" if r["registers"] > 150 else "black",
-        )
+    spilt = np.zeros(grid.shape, int)
+    for r in rows:
+        y, x = lines.index((r["kernel"], r["function"], r["num_warps"])), targets.index(r["target"])
+        grid[y, x] = np.fmax(grid[y, x], r["registers"])
+        spilt[y, x] = max(spilt[y, x], r["spill_bytes"])
+    for y, x in np.argwhere(~np.isnan(grid)):
+        text = f"{grid[y, x]:.0f}" + (f"  ({spilt[y, x]:,} B spilt)" if spilt[y, x] else "")
+        color = "white" if grid[y, x] > 150 else "black"
+        ax.text(x, y, text, ha="center", va="center", fontsize=7, color=color)
     ax.imshow(grid, aspect="auto", cmap="Greys", vmin=0, vmax=255)
     ax.set_xticks(range(len(targets)), targets)
-    ax.set_yticks(range(len(lines)), [f"{kernel} {name}" for kernel, name in lines], fontsize=7)
-    ax.set_xlabel(f"registers a thread of 255, {warps} warps")
-    say_if_empty(ax, len(shown))
+    ax.set_yticks(
+        range(len(lines)), [f"{kernel} {name}, warps: {n}" for kernel, name, n in lines], fontsize=7
+    )
+    ax.set_xlabel("registers a thread, of 255")
+    say_if_empty(ax, len(rows))
     return figure
 
 
@@ -164,8 +161,9 @@ def tensor_memory_map(kernels: dict[str, int], regions: Sequence[Any], resident:
             face = TOLERANCE_FREE if black else PALETTE[forms.index(r.form)]
             patch = _rectangle(r.first, 1 - r.turn, r.columns, 0.94, facecolor=face, edgecolor="white")
             drawn.setdefault("resident state" if black else r.form, ax.add_patch(patch))
+            dark = black or face == PALETTE[0]
             ax.text(r.first + r.columns / 2, 1.47 - r.turn, r.what, ha="center", va="center", fontsize=6,
-                    color="white" if black else TOLERANCE_FREE)  # fmt: skip
+                    color="white" if dark else TOLERANCE_FREE)  # fmt: skip
         ax.set_xlim(0, max(kernels.values()))
         ax.set_ylim(0, 2.05)
         ax.set_yticks([1.47, 0.47], ["first", "then"])

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from lethe import provenance
 from lethe.audit.corpora import open_corpus
 from lethe.evidence import controls
 from lethe.verifier import catalog
@@ -86,3 +87,14 @@ def test_the_text_changes_with_the_operators(monkeypatch):
     before = controls.load().get("C1").candidate.sha256
     monkeypatch.setattr("lethe.provenance.digest", lambda paths: "changed")
     assert controls.load().get("C1").candidate.sha256 != before
+
+
+def test_only_a_full_run_is_recorded(monkeypatch, tmp_path):
+    judged = [line(name) for name in controls.NAMES]
+    monkeypatch.setattr(controls, "merge", lambda files: judged)
+    written = provenance.load(controls.record(tmp_path / "controls.jsonl", tmp_path))
+    assert controls.passed(written.samples) == 6
+    assert any(source.startswith("lethe/kernels/mamba3/") for source in written.sources)
+    del judged[2]["verdict"]["gates"][0]
+    with pytest.raises(ValueError, match="C3 was not judged on CMP-01"):
+        controls.record(tmp_path / "controls.jsonl", tmp_path)

@@ -10,8 +10,8 @@ from lethe.paper import kernel_tables
 from lethe.provenance import Device, Measurement
 
 
-def record(samples) -> Measurement:
-    return Measurement("e", "2026-01-01", Device("d", "cuda"), {}, "", {}, samples, "s")
+def record(samples, **parameters) -> Measurement:
+    return Measurement("e", "2026-01-01", Device("d", "cuda"), {}, "", parameters, samples, "s")
 
 
 NAMES = {
@@ -49,13 +49,16 @@ def test_without_records_everything_says_so():
         kernel_tables.measured_table(None),
         kernel_tables.matrix(None),
         kernel_tables.columns_by_version([], "sm_100"),
+        kernel_tables.loading_by_target([]),
+        kernel_tables.agreement_table([]),
         kernel_tables.speed_table([], "scan", "selective_scan CUDA"),
     ]
     assert all(len(t) == 1 and t.iloc[0, 0] == kernel_tables.MISSING for t in tables)
     assert kernel_tables.selector_gain([]) is None
     assert kernel_tables.ratio_range([], "selective_scan CUDA", "forward") == kernel_tables.MISSING
     assert kernel_tables.control_score(None) == kernel_tables.MISSING
-    assert kernel_tables.speed_rows(None) == []
+    assert kernel_tables.speed_rows(None) == kernel_tables.launched(None) == []
+    assert kernel_tables.worst_spill([]) == kernel_tables.MISSING
 
 
 def test_speeds_and_the_distance_to_the_roofline():
@@ -67,21 +70,41 @@ def test_speeds_and_the_distance_to_the_roofline():
 
 
 def test_kinds_of_baselines_share_no_name():
+    assert set(kernel_tables.SUITES) == {s for suites in kernel_tables.KINDS.values() for s in suites}
     names = [n for suites in kernel_tables.KINDS.values() for n in {m for ms in suites.values() for m in ms}]
     assert len(names) == len(set(names))
 
 
 def test_columns_are_marked_where_they_do_not_load():
-    common = {"triton": "3.9.0", "target": "sm_100", "num_warps": 4, "maxnreg": None, "res02": []}
+    common = {
+        "triton": "3.9.0", "target": "sm_100", "num_warps": 4, "maxnreg": None, "registers": 4,
+        "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 2048, "trap": False,
+    }  # fmt: skip
+    refused = {
+        **common,
+        "num_stages": 2,
+        "tmem_columns": 576,
+        "load": "out of resource: tensor memory",
+        "trap": True,
+    }
     rows = [
         {**common, "num_stages": 1, "tmem_columns": 256, "load": "loads"},
-        {**common, "num_stages": 2, "tmem_columns": 576, "load": "out of resource", "res02": ["x"]},
+        {**common, "num_stages": 1, "tmem_columns": 256, "load": "loads", "maxnreg": 128},
+        refused,
+        {**refused, "triton": "3.10.0", "maxnreg": 128, "tmem_columns": 512, "load": "loads"},
+        {**refused, "triton": "3.10.0"},
+        {**refused, "triton": "3.10.0", "maxnreg": 256, "error": "the compiler failed"},
     ]
     table = kernel_tables.columns_by_version(rows, "sm_100")
-    assert table["stages 1, warps 4"][0] == "256" and table["stages 2, warps 4"][0] == "576 ✗"
+    assert list(table.columns) == ["stages", "warps", "Triton 3.9.0", "Triton 3.10.0"]
+    assert table.iloc[0].tolist() == [1, 4, "256", kernel_tables.MISSING]
+    assert table.iloc[1].tolist() == [2, 4, "576 ✗", "512 or 576 ✗"]
+    first, second = kernel_tables.loading_by_target(rows).to_dict("records")
+    assert first["columns"] == "256 to 576" and first["refused: columns"] == first["a single trap"] == 1
+    assert second["compiled"] == "2 of 5" and second["shared, most (KiB)"] == "2"
+    assert first["refused: shared"] == 0
     agreed = kernel_tables.agreement_table(rows)
-    assert agreed["both refuse"][0] == agreed["both accept"][0] == 1
-    assert kernel_tables.agreement_table([])["triton"][0] == kernel_tables.MISSING
+    assert agreed["both refuse"].tolist() == [1, 1] and agreed["both accept"].tolist() == [2, 1]
 
 
 def test_the_matrix_takes_the_worst():
@@ -90,10 +113,19 @@ def test_the_matrix_takes_the_worst():
         "shared_bytes": 128, "tmem_columns": 0, "exceeds": [],
     }  # fmt: skip
     worse = row | {"target": "sm_90", "registers": 90, "spill_bytes": 8, "exceeds": ["f needs too much"]}
-    table = kernel_tables.matrix(record([row, worse]))
+    launched = row | {"num_warps": 8}
+    matrix = record([row, worse, launched], launched={"f": 8})
+    table = kernel_tables.matrix(matrix)
+    assert table["warps"].tolist() == ["4", "8", "as launched"] and table["fits"][2] == "everywhere"
     assert table["registers"][0] == 90 and table["spills (B)"][0] == 8
     assert table["fits"][0] == "f needs too much"
-    assert plotting.compile_matrix([row, worse], 4).axes
+    assert kernel_tables.launched(matrix) == [launched]
+    assert kernel_tables.worst_spill([row, worse]) == "8 (C1's f with 4 warps on sm_90)"
+    assert kernel_tables.worst_spill([row]) == "none"
+    texts = [
+        t.get_text() for t in plotting.compile_matrix([row, row | {"registers": 30}, worse]).axes[0].texts
+    ]
+    assert texts == ["40", "90  (8 B spilt)"]
 
 
 def test_both_devices_share_a_cell(monkeypatch):
@@ -101,12 +133,13 @@ def test_both_devices_share_a_cell(monkeypatch):
 
     statuses = pd.DataFrame({name: ["pass"] for name in controls.NAMES}, index=["CMP-01"])
     monkeypatch.setattr(controls, "gate_table", lambda lines: statuses)
-    table = kernel_tables.control_table({"cpu": record([]), "gpu": None})
-    assert table["C1"][0] == f"pass / {kernel_tables.MISSING}"
+    table = kernel_tables.control_table({"cpu": record([]), "gpu": record([])})
+    assert table["C1"][0] == "pass / pass"
+    assert kernel_tables.control_table({"cpu": None, "gpu": record([])})["C1"][0] == "pass"
 
 
 def test_figures_draw_without_and_with_rows():
-    assert plotting.compile_matrix([], 4).axes
+    assert plotting.compile_matrix([]).axes
     assert plotting.tensor_memory([], 512).axes
     row = {"triton": "3.9.0", "num_warps": 8, "num_stages": 2, "tmem_columns": 576}
     assert plotting.tensor_memory([row], 512).axes

@@ -114,5 +114,11 @@ def test_other_targets():
         "",
         "first line",
     ]
+    errors = {"y": [0.001, 0.002], "dx": [0.0025, 0.002]}
+    record.samples["executed"].append(
+        {**run, "checks": False, "status": "right", "errors": errors, "message": ""}
+    )
+    assert tables.executed(record)["worst RMS, %"].tolist() == ["", "0.25"]
     assert tables.outcome(record, "sm_100") == "missing-wait"
-    assert tables.outcome(record, "sm_100", checks=False) == tables.outcome(None, "sm_90") == MISSING
+    assert tables.outcome(record, "sm_100", checks=False) == "right"
+    assert tables.outcome(record, "sm_90") == tables.outcome(None, "sm_90") == MISSING

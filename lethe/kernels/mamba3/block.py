@@ -16,8 +16,10 @@ from lethe.kernels.mamba3.scan import fused_block, selective_scan
 def initial_step_bias(
     size: int, low: float, high: float, floor: float, device: torch.device | None
 ) -> Tensor:
-    """A bias whose softplus is log-uniform in [low, high], at least `floor` (Gu and Dao 2023, section
-    3.6)."""
+    """A bias [size], float32, whose softplus is log-uniform in [low, high] and at least `floor`.
+
+    The initialisation of Gu and Dao (2023), section 3.6.
+    """
     spread = torch.rand(size, device=device) * (math.log(high) - math.log(low)) + math.log(low)
     step = torch.exp(spread).clamp(min=floor)
     return step + torch.log(-torch.expm1(-step))
@@ -35,7 +37,11 @@ class MambaBlock(nn.Module):
       projections is then one operator (`fused_block`; C5/C6).
 
     Args: d_state N; d_conv <= 4 taps; expand: inner width over d_model; dt_rank: rank of the step's
-    projection, ``ceil(d_model / 16)`` if None; mode, chunk: see `plan`.
+    projection, ``ceil(d_model / 16)`` if None; dt_min, dt_max, dt_floor: initial steps, log-uniform between
+    the first two, at least the last; mode, chunk: see `plan`; dtype: of the projections and the convolution
+    (A_log and D are float32).
+
+    Raises: ValueError for another `select` or `d_conv`; an unknown `mode` is refused by the first call.
     """
 
     def __init__(
@@ -87,7 +93,11 @@ class MambaBlock(nn.Module):
         return -torch.exp(self.A_log.float())
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden [B, L, d_model], float32, float16 or bfloat16. Raises ValueError on another width."""
+        """hidden [B, L, d_model] to the same shape and dtype, which is that of the layer's projections.
+
+        Raises: TypeError unless float32, float16 or bfloat16, ValueError for another width, and without a GPU
+        where Triton is not interpreted.
+        """
         check_floats(hidden=hidden)
         if hidden.dim() != 3 or hidden.shape[2] != self.d_model:
             raise ValueError(

@@ -22,13 +22,18 @@ class Mamba3Block(nn.Module):
     """A Mamba-3 block without convolution; [B, L, d_model] to the same.
 
     One projection gives z, x, B, C, the step, the rate, the trapezoid's gate and the angles. B and C are
-    RMS-normalised, then biased and rotated inside the scan. The rate is ``A = min(-heavy_tail(.),
-    -A_floor)``,
-    so a decay is always below one. The angles are shared by the heads. SISO rotates neighbours, MIMO the two
-    halves of the state, as the official kernels do.
+    RMS-normalised, then biased and rotated inside the scan. The rate ``A = min(-heavy_tail(.), -A_floor)``
+    is negative, so a decay is always below one. The angles are shared by the heads. SISO rotates neighbours,
+    MIMO the two halves of the state, as the official kernels do.
 
-    Args: d_state N (even); expand; headdim P, dividing the inner width; ngroups G, dividing the heads;
-    rope_fraction: share of the state that rotates; mimo_rank: R, 1 for SISO; mode, chunk: see `plan`.
+    Args: d_state N (even); expand: inner width over d_model; headdim P, dividing the inner width; ngroups G,
+    dividing the heads; mimo_rank: R, 1 for SISO; rope_fraction: share of the state that rotates; dt_min,
+    dt_max, dt_floor: initial steps, log-uniform between the first two, at least the last; A_floor: least
+    magnitude of a rate; eps: of the RMS norms; mode, chunk: see `plan`; dtype: of the projections and the
+    norms (the rest is float32).
+
+    Raises: ValueError where headdim or ngroups does not divide, or no pair of states is left to rotate; an
+    unknown `mode` is refused by the first call.
     """
 
     def __init__(
@@ -88,11 +93,18 @@ class Mamba3Block(nn.Module):
         return [self.d_inner, self.d_inner, wide, wide, self.nheads, self.nheads, self.nheads, self.angles]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden [B, L, d_model], float32, float16 or bfloat16. Raises ValueError on another width."""
+        """hidden [B, L, d_model] to the same shape and dtype, which is that of the layer's projections.
+
+        Raises: TypeError unless float32, float16 or bfloat16, ValueError for another width, and without a GPU
+        where Triton is not interpreted.
+        """
         return self.scan(hidden)[0]
 
     def scan(self, hidden: Tensor, state: HeadState | None = None) -> tuple[Tensor, HeadState]:
-        """The block's output and the state to continue from. A prompt may be cut anywhere."""
+        """The block's output, as of `forward`, and the state to continue from. A prompt may be cut anywhere.
+
+        state: what an earlier call returned; None begins with zeros. Raises as `forward` and `head_scan` do.
+        """
         check_floats(hidden=hidden)
         if hidden.dim() != 3 or hidden.shape[2] != self.d_model:
             raise ValueError(

@@ -4,7 +4,7 @@ Each kernel is compiled by Triton for a target architecture (`triton.compile` wi
 realistic specialisation (bfloat16 in and out, widths and strides divisible by 16), and the ptxas that Triton
 bundles reports what it used. No driver is touched.
 ``python -m lethe.kernels.mamba3.resources`` prints the whole matrix as JSON lines,
-``... C1 C2`` only those kernels.
+``... C1 C2`` only those kernels, ``... C1:1`` only that number of warps.
 """
 
 from __future__ import annotations
@@ -31,12 +31,25 @@ from lethe.kernels.mamba3 import (
     scan_forward,
     states,
 )
+from lethe.kernels.mamba3.head_launch import MIMO_BACKWARD_WARPS
+from lethe.kernels.mamba3.head_launch import WARPS as HEAD_WARPS
 from lethe.kernels.mamba3.scan_launch import BACKWARD_TILE, NARROW_TILE, WIDE_TILE, Tile
-from lethe.kernels.ptxas import assembled, reported
+from lethe.kernels.ptxas import reported
+from lethe.kernels.triton_report import used
 
 TARGETS = (80, 90, 100, 103, 120)
 WARPS = (2, 4, 8)
 KERNELS = ("C1", "C2", "C3", "C4", "C5", "C6")
+
+SCAN, ENDS, DEFAULT = NARROW_TILE.warps, BACKWARD_TILE.warps, 4
+
+LAUNCHED = {
+    "chunk_state": SCAN, "scan_output": SCAN, "chunk_ends": ENDS, "scan_gradient": ENDS,
+    "conv_gradient": DEFAULT, "combine_chunks": DEFAULT, "angle_forward": DEFAULT, "angle_backward": DEFAULT,
+    "head_chunk": HEAD_WARPS, "head_output": HEAD_WARPS, "head_adjoint": MIMO_BACKWARD_WARPS,
+    "head_gradient": MIMO_BACKWARD_WARPS, "rope_gradient": 1,
+}  # fmt: skip
+"""Warps with which each function is launched."""
 
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 103: 227 * 1024, 120: 99 * 1024}
 """Shared memory that a block may use (CUDA programming guide, technical specifications)."""
@@ -87,7 +100,8 @@ def _scan_flags(fused: bool) -> dict[str, Any]:
 def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]:
     """The functions of C1 .. C6 with their compile-time arguments at `warps` warps. KeyError if unknown.
 
-    A tile of the scan grows with the warps by its channels.
+    A tile of the scan grows with the warps by its channels. With a number that is not in `WARPS`, only what
+    is launched so.
     """
     fused = _scan_flags(kernel in ("C5", "C6"))
 
@@ -113,7 +127,8 @@ def specialisations(kernel: str, warps: int) -> list[tuple[Any, dict[str, Any]]]
         "C6": [(scan_ends.chunk_ends, backward), (scan_backward.scan_gradient, backward),
                (scan_backward.conv_gradient, {"ROWS": 16, "BLOCK": 64})],
     }  # fmt: skip
-    return table[kernel]
+    found = table[kernel]
+    return found if warps in WARPS else [(f, o) for f, o in found if LAUNCHED[f.fn.__name__] == warps]
 
 
 FLOAT32 = {
@@ -163,7 +178,7 @@ def needs(kernel: str, target: int, warps: int) -> list[Need]:
         with contextlib.redirect_stdout(log):
             compiled = _compile(function, constants, target, warps)
         # Nothing was assembled, and so nothing reported, where the kernel came out of Triton's cache.
-        registers, stack, spill = reported(log.getvalue()) or assembled(compiled.asm["ptx"], target)
+        registers, stack, spill = reported(log.getvalue()) or used(compiled)
         columns = getattr(compiled.metadata, "tmem_size", 0) or 0
         name = function.fn.__name__
         shared = compiled.metadata.shared
@@ -171,12 +186,21 @@ def needs(kernel: str, target: int, warps: int) -> list[Need]:
     return rows
 
 
+def cells(kernels: Iterable[str] = KERNELS) -> Iterator[tuple[str, int, int]]:
+    """Kernel, target and warps of every cell: `WARPS`, and those of launches where they are others.
+
+    A kernel may be named with one number of warps, as ``"C1:1"``.
+    """
+    for kernel, _, only in (name.partition(":") for name in kernels):
+        for warps in [int(only)] if only else sorted({*WARPS, *LAUNCHED.values()}):
+            for target in TARGETS if specialisations(kernel, warps) else ():
+                yield kernel, target, warps
+
+
 def matrix(kernels: Iterable[str] = KERNELS) -> Iterator[Need]:
-    """Every kernel, number of warps and target; a few minutes of one processor."""
-    for kernel in kernels:
-        for warps in WARPS:
-            for target in TARGETS:
-                yield from needs(kernel, target, warps)
+    """What every cell needs; tens of minutes of one processor, unless Triton's cache holds the kernels."""
+    for cell in cells(kernels):
+        yield from needs(*cell)
 
 
 if __name__ == "__main__":
