@@ -31,7 +31,7 @@ from importlib.util import find_spec
 
 from lethe import plotting
 from lethe.audit import report
-from lethe.evidence import gdn_ladder
+from lethe.evidence import gdn_gpu_training, gdn_ladder
 from lethe.kernels.gdn.dispatch import CAPABILITY, INSTALLED
 from lethe.kernels.gdn.precision import PINS
 from lethe.paper import (
@@ -246,6 +246,8 @@ glue.table(
     "tenth of the steps, with the native kernels on bfloat16 and with the torch path on float32, and how far the two "
     "last ones are apart.",
 )
+glue.number("long_steps", count(gdn_gpu_training.LONG_STEPS))
+glue.number("long_tokens", count(gdn_gpu_training.SHORT_LENGTH))
 glue.number(
     "learn",
     gdn_tables.passed(gdn_tables.samples(records["trained"], "training")),
