@@ -105,7 +105,8 @@ return total.float()"""
 
     def test_a_float16_carry_is_told_apart(self, judge):
         verdict = judged(judge, self.PROBLEM, kernel(self.BLOCKS.replace("CARRY", "float16")), "PRC-02")
-        assert reading(verdict) == "FAIL PRC-02 float16_carry"
+        # the shifted draws' sums are beyond float16's largest number as well
+        assert reading(verdict) == "FAIL PRC-02 float16_carry, PRC-02 nonfinite"
 
     def test_a_float32_carry_in_the_same_blocks_is_clean(self, judge):
         verdict = judged(judge, self.PROBLEM, kernel(self.BLOCKS.replace("CARRY", "float32")), "PRC-02")

@@ -13,7 +13,7 @@ from tests.meta.cheats import CHEATS, Cheat
 
 @pytest.fixture(scope="module")
 def judge():
-    with Judge(device="cpu", quick=True) as j:
+    with Judge(device="cpu") as j:
         yield j
 
 
