@@ -126,7 +126,8 @@ return h""",
         step = "0.99 * h + x[..., t]"
         narrow = kernel(body.replace("STEP", f"({step}).half().float()"))
         wide = kernel(body.replace("STEP", step))
-        assert reading(judged(judge, problem, narrow, "PRC-02")) == "FAIL PRC-02 float16_carry"
+        found = reading(judged(judge, problem, narrow, "PRC-02"))
+        assert found == "FAIL PRC-02 float16_carry, PRC-02 nonfinite"
         assert reading(judged(judge, problem, wide, "PRC-02")) == "clean"
 
 
