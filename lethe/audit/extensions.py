@@ -29,7 +29,7 @@ class Watched:
         if candidate.language != "cuda" or verdict.status is not Status.JUDGED or elsewhere(candidate):
             return verdict
         kept = verdict.environment.get("isolation", {}).get("cache") is True
-        if not kept or not isinstance(self._judge, Judge) or built(self._judge._cache(candidate)):
+        if not kept or not isinstance(self._judge, Judge) or built(self._judge.cache_of(candidate)):
             return verdict
         return replace(verdict, status=Status.NO_CUSTOM_KERNEL, message=FELL_BACK)
 

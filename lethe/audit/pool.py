@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
@@ -142,16 +142,20 @@ class Result:
     wall: float
 
 
-def judged(rows: Iterable[Row], settings: JudgeSettings, workers: int) -> Generator[Result, None, None]:
-    """Judge rows, yielding results as they come; ``workers=0`` judges in this process.
+def judged(
+    rows: Iterable[Row], settings: JudgeSettings, workers: int, rank: Callable[[Row], int] = lambda row: 0
+) -> Generator[Result, None, None]:
+    """Judge rows, yielding results as they come; ``workers=0`` judges in this process, in the rows' order.
 
+    A row is taken only when every row of a lower `rank` is in hand; among those of a rank a worker takes the
+    one that costs it least.
     Closing the iterator (or an exception in the caller) stops the workers.
     Raises ValueError where the judge cannot be made (e.g. no CUDA device).
     """
     if workers == 0:
         yield from _judged_here(rows, settings)
         return
-    pool = _Pool(settings, workers)
+    pool = Pool(settings, workers, rank)
     try:
         yield from pool.run(deque((row, 0) for row in rows))
     finally:
@@ -182,10 +186,15 @@ class _Worker:
     since: float = field(default_factory=time.monotonic)
 
 
-class _Pool:
-    def __init__(self, settings: JudgeSettings, workers: int) -> None:
+class Pool:
+    """The workers, and which row each takes; see `judged`."""
+
+    def __init__(
+        self, settings: JudgeSettings, workers: int, rank: Callable[[Row], int] = lambda row: 0
+    ) -> None:
         self.settings = settings
         self.size = workers
+        self.rank = rank
         self.context = multiprocessing.get_context("spawn")
         self.workers: list[_Worker] = []
         self.short: list[Row] = []
@@ -225,12 +234,16 @@ class _Pool:
                 worker.pipe.send(row)
 
     def _next(self, worker: _Worker, pending: deque[tuple[Row, int]]) -> tuple[Row, int]:
-        """Take the row that costs this worker least: one of the problem it holds, whose oracle is most of a
-        row's cost, else the first of a problem that no other worker holds, else the first."""
+        """Take the row of the lowest rank that costs this worker least: one of the problem it holds, whose
+        oracle is most of a row's cost, else the first of a problem that no other worker holds, else the
+        first."""
+        ranks = [self.rank(row) for row, _ in pending]
+        lowest = min(ranks)
+        among = [i for i, rank in enumerate(ranks) if rank == lowest]
         held = {w.problem for w in self.workers if w is not worker}
-        problems = [row.problem.sha256 for row, _ in pending]
-        free = next((i for i, problem in enumerate(problems) if problem not in held), 0)
-        best = problems.index(worker.problem) if worker.problem in problems else free
+        own = (i for i in among if pending[i][0].problem.sha256 == worker.problem)
+        free = (i for i in among if pending[i][0].problem.sha256 not in held)
+        best = next(own, next(free, among[0]))
         chosen = pending[best]
         del pending[best]
         return chosen

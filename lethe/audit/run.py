@@ -103,14 +103,14 @@ def run(
     selected = (selection or Selection()).of(corpus)
     progress = progress or quiet()
     with Log(path) as log:
-        _same_settings(log, corpus, settings)
-        done = [] if again else [row for row in selected if _done(log, row)]
+        require_same_settings(log, corpus, settings)
+        done = [] if again else [row for row in selected if is_done(log, row)]
         known = {row.id for row in done}
         pending = [row for row in selected if row.id not in known]
         count = 0
         interrupted = False
         with progress:
-            progress.start(corpus.name, len(selected), len(done), sum(_found(log, row) for row in done))
+            progress.start(corpus.name, len(selected), len(done), sum(was_found(log, row) for row in done))
             try:
                 with closing(judged(pending, settings, workers)) as results:
                     for result in results:
@@ -127,18 +127,21 @@ def finding(verdict: Verdict) -> bool:
     return verdict.violated
 
 
-def _found(log: Log, row: Row) -> bool:
+def was_found(log: Log, row: Row) -> bool:
+    """Whether the line that a log holds of a row counts as a finding."""
     verdict = log.lines[row.corpus, row.id]["verdict"]
     failed = any(g["status"] == "fail" for g in verdict["gates"])
     return failed or bool(verdict["integrity"]) or Status(verdict["status"]) in CANDIDATE_FAULTS
 
 
-def _done(log: Log, row: Row) -> bool:
+def is_done(log: Log, row: Row) -> bool:
+    """Whether a log holds a line of the row, with the same sources and rules."""
     line = log.lines.get((row.corpus, row.id))
     return line is not None and lines.is_current(line, row)
 
 
-def _same_settings(log: Log, corpus: Corpus, settings: JudgeSettings) -> None:
+def require_same_settings(log: Log, corpus: Corpus, settings: JudgeSettings) -> None:
+    """Raises LogError where the log holds rows of the corpus that were judged with other settings."""
     wanted = settings.record()
     for line in log.lines.values():
         if line["corpus"] == corpus.name and line["settings"] != wanted:

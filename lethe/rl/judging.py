@@ -20,7 +20,7 @@ from typing import Any
 
 from lethe.audit import lines
 from lethe.audit.corpora import Row
-from lethe.audit.pool import JudgeSettings, Result, _Pool, judge_row
+from lethe.audit.pool import JudgeSettings, Pool, Result, judge_row
 from lethe.rl.outcomes import Judged, Outcome, judged
 from lethe.rl.speed import Speed, Stopwatch, timeable
 from lethe.verifier.problem import Candidate, CandidateError, Problem, load_candidate
@@ -103,7 +103,7 @@ class Court:
         self._sources: set[str] = set()
         for line in self._log.lines.values() if self._log is not None else ():
             self._kept[line["id"]] = line
-        self._pool = _Pool(self.settings, self.workers) if self.workers else None
+        self._pool = Pool(self.settings, self.workers) if self.workers else None
         self._judge: Any = None
         if self.witness is None and self.settings.device != "cpu":
             self.witness = replace(self.settings, device="cpu")

@@ -150,7 +150,7 @@ class Judge:
         except (ProblemError, ReferenceFailed, SkipCase) as e:
             return replace(blank, status=Status.REFERENCE_FAILED, message=str(e))
         prepared = time.perf_counter()
-        trial = Trial(docket, candidate, self._server, settings, self._cache(candidate))
+        trial = Trial(docket, candidate, self._server, settings, self.cache_of(candidate))
         try:
             trial = self._at_home(trial)
             verdict = self._judge(blank, trial.docket, trial)
@@ -185,7 +185,7 @@ class Judge:
         try:
             written = self._docket(docket.problem, trial.settings, as_written=True)
             again = Trial(
-                written, trial.candidate, self._server, trial.settings, self._cache(trial.candidate)
+                written, trial.candidate, self._server, trial.settings, self.cache_of(trial.candidate)
             )
             try:
                 again.run(written.case("normal", trial.settings.seed))
@@ -276,7 +276,8 @@ class Judge:
         self._dockets.move_to_end(key)
         return self._dockets[key]
 
-    def _cache(self, candidate: Candidate) -> Path:
+    def cache_of(self, candidate: Candidate) -> Path:
+        """The folder in which this candidate's suspects keep what they build, as long as the judge lives."""
         path = Path(self._caches.name) / candidate.sha256[:24]
         path.mkdir(exist_ok=True)
         return path

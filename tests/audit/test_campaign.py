@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,10 +26,9 @@ from lethe.audit import (
     together,
 )
 from lethe.audit.corpora import CorpusError, ListedCorpus, stratified
-from lethe.audit.pool import JudgeSettings, _Worker
+from lethe.audit.pool import JudgeSettings
 from lethe.audit.progress import quiet
 from lethe.audit.run import Selection
-from lethe.verifier.problem import Problem
 from lethe.verifier.verdict import Status
 from tests.audit.fakes import row
 
@@ -155,17 +153,6 @@ def test_steps_that_judge_alike_share_a_pool_and_keep_their_order(tmp_path, monk
     assert held[0] == accepted and len(held[1]) == 8 and not held[1] & accepted
     entries = ledger.read(tmp_path / "steps.jsonl")
     assert [e.rows for e in entries] == [16, 8] and entries[0].wall > entries[1].wall > 0
-
-
-def test_a_row_of_a_later_step_waits_for_those_before_it():
-    rows = [
-        replace(row(i), problem=Problem(name=p, source=p)) for i, p in (("a", "x"), ("b", "y"), ("c", "y"))
-    ]
-    home = {("fake", "a"): 0, ("fake", "b"): 0, ("fake", "c"): 1}
-    pool = together._InOrder(JudgeSettings(factory="unused"), 1, home)
-    worker = _Worker(None, None, problem=rows[1].problem.sha256)  # type: ignore[arg-type]
-    pending = deque((r, 0) for r in (rows[2], rows[0], rows[1]))
-    assert [pool._next(worker, pending)[0].id for _ in rows] == ["b", "a", "c"]
 
 
 def test_rows_without_a_kernel_cost_no_judge(tmp_path):

@@ -29,7 +29,7 @@ class Told(Judge):
 
 
 def library(judge: Judge, candidate: Candidate) -> Path:
-    file = judge._cache(candidate) / "torch_extensions" / "py311" / "c" / "c.so"
+    file = judge.cache_of(candidate) / "torch_extensions" / "py311" / "c" / "c.so"
     file.parent.mkdir(parents=True)
     file.touch()
     return file

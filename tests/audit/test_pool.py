@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lethe.audit.corpora import Row
-from lethe.audit.pool import JudgeSettings, _Pool, _Worker, judge_row
+from lethe.audit.pool import JudgeSettings, Pool, _Worker, judge_row
 from lethe.verifier.problem import Problem
 from lethe.verifier.verdict import Status
 from tests.audit import fakes
@@ -25,34 +25,41 @@ def pending(*rows: Row) -> deque[tuple[Row, int]]:
 
 
 @pytest.fixture
-def pool() -> _Pool:
-    return _Pool(JudgeSettings(factory="unused"), 2)
+def pool() -> Pool:
+    return Pool(JudgeSettings(factory="unused"), 2)
 
 
-def worker(pool: _Pool, holds: str | None) -> _Worker:
+def worker(pool: Pool, holds: str | None) -> _Worker:
     nothing: Any = None
     w = _Worker(nothing, nothing, problem=of(holds, "held").problem.sha256 if holds else None)
     pool.workers.append(w)
     return w
 
 
-def test_a_worker_stays_with_its_problem(pool: _Pool) -> None:
+def test_a_worker_stays_with_its_problem(pool: Pool) -> None:
     queue = pending(of("a", "a1"), of("b", "b1"), of("a", "a2"))
     assert pool._next(worker(pool, "b"), queue)[0].id == "b1"
     assert [r.id for r, _ in queue] == ["a1", "a2"]
 
 
-def test_a_new_worker_leaves_the_problems_of_others_alone(pool: _Pool) -> None:
+def test_a_new_worker_leaves_the_problems_of_others_alone(pool: Pool) -> None:
     worker(pool, "a")
     queue = pending(of("a", "a1"), of("a", "a2"), of("b", "b1"))
     assert pool._next(worker(pool, None), queue)[0].id == "b1"
 
 
-def test_where_only_problems_of_others_are_left_the_first_row_is_taken(pool: _Pool) -> None:
+def test_where_only_problems_of_others_are_left_the_first_row_is_taken(pool: Pool) -> None:
     worker(pool, "a")
     queue = pending(of("a", "a1"), of("a", "a2"))
     assert pool._next(worker(pool, "c"), queue)[0].id == "a1"
     assert [r.id for r, _ in queue] == ["a2"]
+
+
+def test_a_row_waits_for_those_of_lower_rank() -> None:
+    ranked = Pool(JudgeSettings(factory="unused"), 1, lambda row: int(row.id == "c"))
+    queue = pending(of("y", "c"), of("x", "a"), of("y", "b"))
+    holder = worker(ranked, "y")
+    assert [ranked._next(holder, queue)[0].id for _ in range(3)] == ["b", "a", "c"]
 
 
 def test_an_exception_that_does_not_come_again_costs_no_verdict() -> None:
