@@ -165,3 +165,25 @@ def test_without_libraries_the_run_says_what_to_do(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(Architecture, "libraries", lambda self: tmp_path / "home")
     assert gdn_controls.main(["run", "--out", str(tmp_path)]) == 2
     assert "libraries are missing" in capsys.readouterr().err
+
+
+def test_the_gpu_run_judges_them_only_where_it_is_asked_to(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(gdn_gpu, "_claimed", lambda out: None)
+    monkeypatch.setattr(gdn_gpu.subprocess, "Popen", lambda command, **_: asked.append(command) or Finished())
+    monkeypatch.setattr(gdn_gpu.processes, "watched", lambda *_: None)
+    monkeypatch.setattr(gdn_gpu, "_warming", list)
+    gdn_gpu.main(["run", "--out", str(tmp_path)])
+    assert asked == []
+    gdn_gpu.main(["run", "--out", str(tmp_path), "--only", "controls"])
+    assert [command[2] for command in asked] == ["lethe.evidence.gdn_controls"]
+
+
+class Finished:
+    """A process that has ended."""
+
+    def wait(self, timeout=None):
+        return 0
+
+    def terminate(self):
+        pass
