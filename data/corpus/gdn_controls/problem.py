@@ -8,6 +8,46 @@ def operand(t):
     return t.to(torch.bfloat16).float()
 
 
+def half(t, peak):
+    """float16 of t in units of a power of two that brings `peak` below 16: what is 2^-18 of it is subnormal."""
+    unit = torch.exp2(torch.floor(torch.log2(peak.clamp(2.0**-100, 2.0**100))) - 3.0)
+    return (t / unit).to(torch.float16).to(t.dtype) * unit
+
+
+class Held(torch.autograd.Function):
+    """A state, or what is added to one, as products take it: float16 with one power for a whole sequence.
+
+    What comes back for the states of a chunk has a power of the chunk's own."""
+
+    @staticmethod
+    def forward(ctx, t, peak):
+        return half(t, peak)
+
+    @staticmethod
+    def backward(ctx, g):
+        return half(g, largest(g) / 16), None
+
+
+class Returned(torch.autograd.Function):
+    """The same for the adjoint of a state, on its way back."""
+
+    @staticmethod
+    def forward(ctx, t, peak):
+        ctx.save_for_backward(peak)
+        return t.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        (peak,) = ctx.saved_tensors
+        return half(g, torch.maximum(peak, largest(g))), None
+
+
+def largest(t):
+    """Of each sequence and head [B, H, ...], the largest finite magnitude."""
+    t = t.detach().abs().nan_to_num(0.0, 0.0, 0.0)
+    return t.amax(tuple(range(2, t.dim())), keepdim=True).reshape(*t.shape[:2], 1, 1)
+
+
 def inverse(M):
     """(I + M)^-1 - I of a strictly lower triangle, from blocks of one row to all, by products alone."""
     size = M.shape[-1]
@@ -23,7 +63,7 @@ def inverse(M):
     return T - identity
 
 
-def recurrence(q, k, v, g, b, w, S, scale, chunk):
+def recurrence(q, k, v, g, b, w, S, do, dfinal, scale, chunk):
     """S_t = (I - k (b*k)^T) Diag(e^g) S + k (w*v)^T, o_t = scale S_t^T q, in its chunkwise WY form.
 
     q, k [B, L, H, dk]; v [B, L, H, dv]; g, b, w one number a head or a channel, b None without erasure;
@@ -54,14 +94,16 @@ def recurrence(q, k, v, g, b, w, S, scale, chunk):
     q = operand(q * torch.exp(c))
     last = torch.exp(c[..., -1, :])[..., None]
     k = operand(k * torch.exp(c[..., -1:, :] - c))
+    peak = torch.maximum(largest(S), 8 * largest(k) * largest(u))
+    back = torch.maximum(largest(dfinal), scale * largest(q.detach().mT @ cut(operand(do))))
     rows = []
     for n in range(q.shape[2]):
-        N = u[:, :, n]
+        held, N = Held.apply(S, peak), u[:, :, n]
         if b is not None:
-            E = operand(N - read[:, :, n] @ operand(S))
+            E = operand(N - read[:, :, n] @ held)
             N = operand(E + T[:, :, n] @ E)
-        rows.append(scale * (q[:, :, n] @ operand(S) + A[:, :, n] @ N + own[:, :, n] * N))
-        S = last[:, :, n] * S + k[:, :, n].mT @ N
+        rows.append(scale * (q[:, :, n] @ held + A[:, :, n] @ N + own[:, :, n] * N))
+        S = last[:, :, n] * S + Returned.apply(k[:, :, n].mT @ Held.apply(N, peak), back)
     return torch.cat(rows, 2)[:, :, :length].transpose(1, 2), S
 
 
@@ -98,7 +140,7 @@ class Model(nn.Module):
             if "dt" in given:
                 dt = torch.sigmoid(given["dt"] - 3.0)
                 scale, g, w = 1.0, dt * -torch.exp(rest[-1])[:, None], operand(dt)
-            o, final = recurrence(q, k, operand(v), g, b, w, initial, scale, self.chunk)
+            o, final = recurrence(q, k, operand(v), g, b, w, initial, do, dfinal, scale, self.chunk)
             return [o.to(torch.bfloat16), final]
 
         operands = (q, k, v, initial, *gates, *self.parameters())
