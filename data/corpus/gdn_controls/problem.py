@@ -14,6 +14,18 @@ def half(t, peak):
     return (t / unit).to(torch.float16).to(t.dtype) * unit
 
 
+class Narrow(torch.autograd.Function):
+    """Scaled keys and queries and the triangles as products take them: plain float16, for they are of order one."""
+
+    @staticmethod
+    def forward(ctx, t):
+        return t.to(torch.float16).to(t.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
 class Held(torch.autograd.Function):
     """A state, or what is added to one, as products take it: float16 with one power for a whole sequence.
 
@@ -88,12 +100,12 @@ def recurrence(q, k, v, g, b, w, S, do, dfinal, scale, chunk):
 
     if b is not None:
         p = operand(cut(b) * k)
-        T = operand(inverse(scores(p, k) * seen.tril(-1)))
-        read = operand(p * torch.exp(c))
-    A, own = operand(scores(q, k) * seen.tril(-1)), (q * k).sum(-1, keepdim=True)
-    q = operand(q * torch.exp(c))
+        T = Narrow.apply(inverse(scores(p, k) * seen.tril(-1)))
+        read = Narrow.apply(p * torch.exp(c))
+    A, own = Narrow.apply(scores(q, k) * seen.tril(-1)), (q * k).sum(-1, keepdim=True)
+    q = Narrow.apply(q * torch.exp(c))
     last = torch.exp(c[..., -1, :])[..., None]
-    k = operand(k * torch.exp(c[..., -1:, :] - c))
+    k = Narrow.apply(k * torch.exp(c[..., -1:, :] - c))
     peak = torch.maximum(largest(S), 8 * largest(k) * largest(u))
     back = torch.maximum(largest(dfinal), scale * largest(q.detach().mT @ cut(operand(do))))
     rows = []
