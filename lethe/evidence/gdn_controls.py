@@ -11,8 +11,9 @@
 * The kernels take bfloat16: the references round what they are given, and what each product takes, to it,
   but for what the kernels document as float16 (`lethe.kernels.gdn.precision`): scaled keys and queries and
   both triangles as they are; states, their adjoints and what is added to them with one power of two for a
-  sequence, or a chunk, so that what lies 18 binades or more below the largest loses digits. Sums and the diagonals of a chunk's triangles are float32. The bands follow from the
-  references' own error; the kernels' pins are `gdn_gpu_checks`' business.
+  sequence, or a chunk, so that what lies 18 binades or more below the largest loses digits. Sums and the
+  diagonals of a chunk's triangles are float32. The bands follow from the references' own error; the kernels'
+  pins are `gdn_gpu_checks`' business.
 * The references are chunked, made of products alone, and hold the diagonals apart as the kernels do, so that
   EXC-01 charges no element on which the two readings of 0 times NaN disagree (see `ssd_controls`).
 * On a machine without the GPU the same text takes ``backend="torch"``, and a smaller head (`REDUCED`): eleven

@@ -15,15 +15,19 @@ def half(t, peak):
 
 
 class Narrow(torch.autograd.Function):
-    """Scaled keys and queries and the triangles as products take them: plain float16, for they are of order one."""
+    """Scaled keys and queries and the triangles as products take them: plain float16, for they are of order one.
+
+    What comes back for a triangle has a power of its chunk's own."""
 
     @staticmethod
-    def forward(ctx, t):
+    def forward(ctx, t, square=False):
+        ctx.square = square
         return t.to(torch.float16).to(t.dtype)
 
     @staticmethod
     def backward(ctx, g):
-        return g
+        peak = g.abs().nan_to_num(0.0, 0.0, 0.0).amax((-2, -1), keepdim=True) / 16
+        return half(g, peak) if ctx.square else g, None
 
 
 class Held(torch.autograd.Function):
@@ -100,9 +104,9 @@ def recurrence(q, k, v, g, b, w, S, do, dfinal, scale, chunk):
 
     if b is not None:
         p = operand(cut(b) * k)
-        T = Narrow.apply(inverse(scores(p, k) * seen.tril(-1)))
+        T = Narrow.apply(inverse(scores(p, k) * seen.tril(-1)), True)
         read = Narrow.apply(p * torch.exp(c))
-    A, own = Narrow.apply(scores(q, k) * seen.tril(-1)), (q * k).sum(-1, keepdim=True)
+    A, own = Narrow.apply(scores(q, k) * seen.tril(-1), True), (q * k).sum(-1, keepdim=True)
     q = Narrow.apply(q * torch.exp(c))
     last = torch.exp(c[..., -1, :])[..., None]
     k = Narrow.apply(k * torch.exp(c[..., -1:, :] - c))
@@ -113,9 +117,10 @@ def recurrence(q, k, v, g, b, w, S, do, dfinal, scale, chunk):
         held, N = Held.apply(S, peak), u[:, :, n]
         if b is not None:
             E = operand(N - read[:, :, n] @ held)
-            N = operand(E + T[:, :, n] @ E)
+            N = E + T[:, :, n] @ E
+        N = Held.apply(N, peak)
         rows.append(scale * (q[:, :, n] @ held + A[:, :, n] @ N + own[:, :, n] * N))
-        S = last[:, :, n] * S + Returned.apply(k[:, :, n].mT @ Held.apply(N, peak), back)
+        S = last[:, :, n] * S + Returned.apply(k[:, :, n].mT @ N, back)
     return torch.cat(rows, 2)[:, :, :length].transpose(1, 2), S
 
 
