@@ -17,6 +17,9 @@ blackwell = "data/measured/cpu/gdn_blackwell.json"
 values = "data/measured/h200/gdn_accuracy.json"
 speeds = "data/measured/h200/gdn_speed.json"
 trained = "data/measured/h200/gdn_training.json"
+# The battery of gates on the seven members: on a GPU, and the same texts by the torch backend.
+judged = "data/measured/h200/gdn_controls.json"
+judged_here = "data/measured/cpu/gdn_controls.json"
 # What was noted while building.
 faults = "data/review/gdn_faults.json"
 levers = "data/review/gdn_levers.json"
@@ -37,6 +40,7 @@ from lethe.kernels.gdn.precision import PINS
 from lethe.paper import (
     evidence,
     gdn_blackwell_tables,
+    gdn_control_tables,
     gdn_speed_tables,
     gdn_tables,
 )
@@ -52,6 +56,8 @@ records = {
         "values": values,
         "speeds": speeds,
         "trained": trained,
+        "judged": judged,
+        "judged_here": judged_here,
     }.items()
 }
 origins = {
@@ -344,6 +350,25 @@ glue.number("over_bytes", gdn_speed_tables.main_ratio(ours, "backward"))
 glue.number("over_least", gdn_speed_tables.main_ratio(ours, "least"))
 slower = [r["ratio"] for r in published["vs_fla_graph_ms"]]
 glue.number("published_slower", f"{min(slower):.1f} to {max(slower):.1f}")
+
+# %% [markdown]
+# ## Under the gates
+# The seven members as candidates of the audit.
+
+# %%
+glue.table(
+    "controls",
+    gdn_control_tables.gates(records["judged"], records["judged_here"]),
+    caption="Gates by member: the native kernels on the GPU, and after the stroke the same texts by the torch backend "
+    f"on a processor. GPU: {origins['judged']}; processor: {origins['judged_here']}.",
+)
+glue.number("controls_passed", gdn_control_tables.score(records["judged"]))
+glue.number(
+    "controls_passed_here", gdn_control_tables.score(records["judged_here"])
+)
+glue.number(
+    "controls_resources", gdn_control_tables.resources(records["judged"])
+)
 
 # %% [markdown]
 # ## What was tried, and what went wrong

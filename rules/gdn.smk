@@ -4,7 +4,8 @@
 PAGES["one_recurrence"] = evidence_pages(
     "one_recurrence",
     ["reductions", "definitions", "ladder", "precision_bf16", "precision_fp16", "kernels", "executed",
-     "blackwell_resources", "blackwell_executed", "accuracy", "checks", "training", "targets", "breakdown", "against", "speed", "levers", "killed", "bridge", "faults"],
+     "blackwell_resources", "blackwell_executed", "accuracy", "checks", "training", "targets", "breakdown", "against", "speed", "controls",
+     "levers", "killed", "bridge", "faults"],
     ["tensor_memory", "accuracy", "time", "ratios"],
 )
 

@@ -3,6 +3,7 @@
     python -m lethe.evidence.gdn_gpu build --folder FOLDER [--processes 2]
     LETHE_GDN_LIBRARIES=FOLDER python -m lethe.evidence.gdn_gpu run --out DIR [--seconds 330]
         [--only PHASE ...]
+    LETHE_GDN_LIBRARIES=FOLDER python -m lethe.evidence.gdn_gpu run --only controls --out DIR --seconds 590
     python -m lethe.evidence.gdn_gpu record DIR
 
 `build` needs the compiler (nvidia-cutlass-dsl) and no GPU; it leaves two files for each library that `run`
@@ -12,7 +13,8 @@ and red zones (`gdn_gpu_checks`), training (`gdn_gpu_training`), speed (`gdn_gpu
 kernels beside ours, where they can be imported (`gdn_gpu_baselines`). Each finding is a line of a file as
 soon as it is there, and what a folder has already is not found again, so that a run may be continued. A task
 that fails is a line with its error; one that loses the device or never ends costs its process, and the next
-one starts in another. `record` writes what `run` left to ``data/measured``.
+one starts in another. ``controls``, only where it is asked for, judges the seven members as the audit judges
+any kernel (`gdn_controls`), several beside each other. `record` writes what `run` left to ``data/measured``.
 """
 
 from __future__ import annotations
@@ -124,6 +126,12 @@ PHASES = {
 }
 """In the order of their importance."""
 
+CONTROLS = "controls"
+"""The part that is no `Phase`: its judges have processes of their own."""
+
+JUDGES = 7
+"""Members judged beside each other; a judge waits for its suspects most of the time."""
+
 
 def tasks(phase: str) -> list[Task]:
     """A phase's tasks; needs no device."""
@@ -142,6 +150,9 @@ def run(out: Path, seconds: float, phases: Sequence[str]) -> None:
     _claimed(out)
     warming = _warming() if "baselines" in phases else []
     for phase in phases:
+        if phase == CONTROLS:
+            controls(out, start + seconds)
+            continue
         how = PHASES[phase]
         share = how.until if len(phases) > 1 else 1.0
         if phase in ("speed", "baselines"):
@@ -150,6 +161,19 @@ def run(out: Path, seconds: float, phases: Sequence[str]) -> None:
         abouts = [about for about, _ in tasks(phase)]
         processes.watched(out / how.file, abouts, command, start + share * seconds, how.alone)
     _joined(warming, 0.0)
+
+
+def controls(out: Path, end: float) -> None:
+    """The positive control, until `end`; what is judged by then has its line, and is not judged again."""
+    command = [sys.executable, "-m", "lethe.evidence.gdn_controls", "run", "--out", str(out)]
+    child = subprocess.Popen([*command, "--workers", str(JUDGES)], cwd=provenance.ROOT)
+    try:
+        child.wait(max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        print("controls: the time was over; run again to judge the others", flush=True)
+    finally:
+        child.terminate()
+        child.wait()
 
 
 def _claimed(out: Path) -> None:
@@ -252,6 +276,10 @@ def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured")
                 command="python -m lethe.evidence.gdn_gpu run",
             )
         )  # fmt: skip
+    from lethe.evidence import gdn_controls
+
+    if (folder / gdn_controls.FILE).is_file():
+        written.append(gdn_controls.record(folder, measured))
     return written
 
 
@@ -269,7 +297,7 @@ def main(argv: list[str] | None = None) -> int:
     go = commands.add_parser("run")
     go.add_argument("--out", type=Path, required=True)
     go.add_argument("--seconds", type=float, default=330.0)
-    go.add_argument("--only", nargs="+", choices=list(PHASES), default=list(PHASES))
+    go.add_argument("--only", nargs="+", choices=[*PHASES, CONTROLS], default=list(PHASES))
     child = commands.add_parser("serve")
     child.add_argument("phase", choices=list(PHASES))
     child.add_argument("--tasks", default="")

@@ -198,7 +198,8 @@ CONTRACTS: tuple[Contract, ...] = (
         "tensor-memory columns (512 on sm_100); spills are reported",
         tolerance="none: hardware limits",
         oracle="the compiler's metadata and cuobjdump's resource report",
-        measurement="each launched specialisation compiled for sm_90 and sm_100",
+        measurement="each launched specialisation compiled for sm_90 and sm_100; of a library's kernels, "
+        "those that a traced call launches on the device",
         violation="a configuration that cannot be loaded on the target",
         crosswalk="none; that language has no resource family",
     ),

@@ -269,12 +269,16 @@ class Suspect:
 
         return self._decode("read", decode)
 
-    def resources(self, target: str, *, seconds: float | None = None) -> list[dict[str, Any]]:
+    def resources(
+        self, target: str, *, seconds: float | None = None, traced: bool = False
+    ) -> list[dict[str, Any]]:
         """Needs of the kernels launched so far, compiled for `target` (`executors.resources`).
 
-        `seconds` is the wall limit of this request; compiling may take longer than a call.
+        `seconds` is the wall limit of this request; compiling may take longer than a call. With `traced`
+        the latest call is made again, and the needs are those of the kernels that it launches on the device
+        from libraries of the candidate's own (`executors.libraries`), whatever `target` says.
         """
-        answer = self._ask("resources", {"target": target}, seconds=seconds)
+        answer = self._ask("resources", {"target": target, "traced": traced}, seconds=seconds)
         found = answer.get("resources")
         if not isinstance(found, list) or not all(isinstance(x, dict) for x in found):
             raise self._garbage("resources", "resources that are no list of objects")

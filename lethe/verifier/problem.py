@@ -72,7 +72,8 @@ class Candidate:
     name: str
     source: str
     language: str
-    """``"triton"``, ``"cpp"`` or ``"python"``."""
+    """``"triton"``, ``"cpp"`` or ``"python"``; ``"native"`` where its author says that it launches kernels
+    from a compiled library of its own, which no text shows."""
     entry: str = "ModelNew"
     """Name of an ``nn.Module`` class, or of a function when `kind` is ``"function"``."""
     kind: str = "module"

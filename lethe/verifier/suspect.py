@@ -26,7 +26,7 @@ import torch
 
 from lethe.verifier import calling, entry, executors, failures, poison, sandbox
 from lethe.verifier.channel import ALIGN, DTYPES, FRAME, MAGIC, MAX_JSON
-from lethe.verifier.executors import accesses
+from lethe.verifier.executors import accesses, libraries
 from lethe.verifier.executors.resources import clear_records
 from lethe.verifier.executors.resources import resources as _resources
 from lethe.verifier.sandbox import Isolation, Limits
@@ -150,6 +150,8 @@ class Loop:
         self.sizes: dict[str, int] = {}
         self.target: Callable[..., Any] | None = None
         self.held: dict[str, Any] = {}
+        self.files: frozenset[str] = frozenset()
+        self.call: calling.Call | None = None
 
     def serve(self) -> None:
         operations = {
@@ -202,6 +204,7 @@ class Loop:
             self._take_device()
         self.source, self.entry, self.kind = request["source"], request["entry"], request["kind"]
         self.path = os.path.join(os.getcwd(), "candidate.py")
+        self.files = libraries.mapped()
         self._execute({})
         found = entry.definitions(self.module)
         return {"entry": self.entry, **found, "elapsed": _clock() - begun}
@@ -300,6 +303,7 @@ class Loop:
             taint=request["taint"],
             configuration=request["configuration"],
         )
+        self.call = call
         reports = []
         for k in range(request["times"]):
             if k:
@@ -327,7 +331,11 @@ class Loop:
             return {"tensors": self.wire.place(tensors), "outputs": skeleton}
 
     def resources(self, request: dict[str, Any], _: list[torch.Tensor]) -> dict[str, Any]:
-        return {"resources": _resources(request["target"])}
+        if not request["traced"]:
+            return {"resources": _resources(request["target"])}
+        if self.call is None or self.executor != "cuda":
+            raise Harness("a trace needs a GPU and a call to repeat")
+        return {"resources": libraries.launched(self.call.once, self.files)}
 
 
 def _no_failure(_: BaseException) -> None:

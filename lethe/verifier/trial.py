@@ -203,8 +203,8 @@ class Trial:
         value = self._talk(lambda s: s.read(name))
         return flatten(value)[0]
 
-    def resources(self, target: str) -> list[dict[str, Any]]:
-        result: list[dict[str, Any]] = self._talk(lambda s: s.resources(target))
+    def resources(self, target: str, traced: bool = False) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = self._talk(lambda s: s.resources(target, traced=traced))
         return result
 
     def fresh(self) -> Trial:

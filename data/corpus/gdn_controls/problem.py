@@ -1,0 +1,193 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+def operand(t):
+    """What a product of 16-bit operands takes of t."""
+    return t.to(torch.bfloat16).float()
+
+
+def half(t, peak):
+    """float16 of t in units of a power of two that brings `peak` below 16: what is 2^-18 of it is subnormal."""
+    unit = torch.exp2(torch.floor(torch.log2(peak.clamp(2.0**-100, 2.0**100))) - 3.0)
+    return (t / unit).to(torch.float16).to(t.dtype) * unit
+
+
+class Narrow(torch.autograd.Function):
+    """Scaled keys and queries and the triangles as products take them: plain float16, for they are of order one.
+
+    What comes back for a triangle has a power of its chunk's own."""
+
+    @staticmethod
+    def forward(ctx, t, square=False):
+        ctx.square = square
+        return t.to(torch.float16).to(t.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        peak = g.abs().nan_to_num(0.0, 0.0, 0.0).amax((-2, -1), keepdim=True) / 16
+        return half(g, peak) if ctx.square else g, None
+
+
+class Held(torch.autograd.Function):
+    """A state, or what is added to one, as products take it: float16 with one power for a whole sequence.
+
+    What comes back for the states of a chunk has a power of the chunk's own."""
+
+    @staticmethod
+    def forward(ctx, t, peak):
+        return half(t, peak)
+
+    @staticmethod
+    def backward(ctx, g):
+        return half(g, largest(g) / 16), None
+
+
+class Returned(torch.autograd.Function):
+    """The same for the adjoint of a state, on its way back."""
+
+    @staticmethod
+    def forward(ctx, t, peak):
+        ctx.save_for_backward(peak)
+        return t.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        (peak,) = ctx.saved_tensors
+        return half(g, torch.maximum(peak, largest(g))), None
+
+
+def largest(t):
+    """Of each sequence and head [B, H, ...], the largest finite magnitude."""
+    t = t.detach().abs().nan_to_num(0.0, 0.0, 0.0)
+    return t.amax(tuple(range(2, t.dim())), keepdim=True).reshape(*t.shape[:2], 1, 1)
+
+
+def inverse(M):
+    """(I + M)^-1 - I of a strictly lower triangle, from blocks of one row to all, by products alone."""
+    size = M.shape[-1]
+    rows = torch.arange(size, device=M.device)
+    identity = torch.eye(size, dtype=M.dtype, device=M.device)
+    T = identity
+    width = 1
+    while width < size:
+        block = rows // width
+        below = (block[:, None] % 2 == 1) & (block[:, None] == block + 1)
+        T = T - T @ (M * below) @ T
+        width *= 2
+    return T - identity
+
+
+def recurrence(q, k, v, g, b, w, S, do, dfinal, scale, chunk):
+    """S_t = (I - k (b*k)^T) Diag(e^g) S + k (w*v)^T, o_t = scale S_t^T q, in its chunkwise WY form.
+
+    q, k [B, L, H, dk]; v [B, L, H, dv]; g, b, w one number a head or a channel, b None without erasure;
+    S [B, H, dk, dv]. Returns o and the last state. A chunk that is cut short is filled with zeros. The largest
+    terms, the diagonals of both triangles, are not rounded and added by themselves.
+    """
+    length = q.shape[1]
+
+    def cut(t):
+        return F.pad(t.transpose(1, 2), (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk))
+
+    q, k, u, c = (cut(t) for t in (q, k, operand(w * v), g))
+    c = c.cumsum(-2)
+    seen = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
+    decay = torch.exp((c[..., :, None, :] - c[..., None, :, :]).masked_fill(~seen[:, :, None], -torch.inf))
+
+    def scores(left, right):
+        """left_i . right_j under the decay from j to i; nothing comes from later tokens."""
+        if decay.shape[-1] == 1:
+            return left @ right.mT * decay[..., 0]
+        return (left[..., :, None, :] * right[..., None, :, :] * decay).sum(-1)
+
+    if b is not None:
+        p = operand(cut(b) * k)
+        T = Narrow.apply(inverse(scores(p, k) * seen.tril(-1)), True)
+        read = Narrow.apply(p * torch.exp(c))
+    A, own = Narrow.apply(scores(q, k) * seen.tril(-1), True), (q * k).sum(-1, keepdim=True)
+    q = Narrow.apply(q * torch.exp(c))
+    last = torch.exp(c[..., -1, :])[..., None]
+    k = Narrow.apply(k * torch.exp(c[..., -1:, :] - c))
+    peak = torch.maximum(largest(S), 8 * largest(k) * largest(u))
+    back = torch.maximum(largest(dfinal), scale * largest(q.detach().mT @ cut(operand(do))))
+    rows = []
+    for n in range(q.shape[2]):
+        held, N = Held.apply(S, peak), u[:, :, n]
+        if b is not None:
+            E = operand(N - read[:, :, n] @ held)
+            N = E + T[:, :, n] @ E
+        N = Held.apply(N, peak)
+        rows.append(scale * (q[:, :, n] @ held + A[:, :, n] @ N + own[:, :, n] * N))
+        S = last[:, :, n] * S + Returned.apply(k[:, :, n].mT @ N, back)
+    return torch.cat(rows, 2)[:, :, :length].transpose(1, 2), S
+
+
+def gradients(run, operands, upstream):
+    """Gradients of run(*operands) with respect to each operand, detached."""
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_() for t in operands]
+        return [g.detach() for g in torch.autograd.grad(run(*leaves), leaves, [g.detach() for g in upstream])]
+
+
+class Model(nn.Module):
+    chunk = 64
+
+    def __init__(self, heads):
+        super().__init__()
+        if "dt" in GATES:
+            self.A_log = nn.Parameter(torch.linspace(-2.0, 0.5, heads))
+
+    def forward(self, q, k, v, initial, do, dfinal, *gates):
+        if q.shape[-1] != KEYS or v.shape[-1] not in VALUES:
+            raise ValueError(f"declared for {KEYS} keys and {' or '.join(map(str, VALUES))} values a head")
+
+        def run(q, k, v, initial, *rest):
+            q, k = (operand(F.normalize(t, dim=-1)) for t in (q, k))
+            given = {n: t if kind == "channel" else t[..., None] for (n, kind), t in zip(GATES.items(), rest)}
+            scale, b, w = q.shape[-1] ** -0.5, None, torch.ones_like(v[..., :1])
+            g = torch.zeros_like(w)
+            if "g" in given:
+                g = -5.0 * torch.sigmoid(given["g"] - 5.0)
+            if "beta" in given:
+                b = w = operand(torch.sigmoid(given["beta"]))
+            if "b" in given:
+                b, w = (operand(torch.sigmoid(given[name])) for name in ("b", "w"))
+            if "dt" in given:
+                dt = torch.sigmoid(given["dt"] - 3.0)
+                scale, g, w = 1.0, dt * -torch.exp(rest[-1])[:, None], operand(dt)
+            o, final = recurrence(q, k, operand(v), g, b, w, initial, do, dfinal, scale, self.chunk)
+            return [o.to(torch.bfloat16), final]
+
+        operands = (q, k, v, initial, *gates, *self.parameters())
+        return [*run(*operands), *gradients(run, operands, [do.to(torch.bfloat16), dfinal])]
+
+
+batch = 1
+length = 150
+heads = 2
+keys = 128
+values = 128
+
+
+def get_inputs():
+    gate = {
+        "head": (batch, length, heads),
+        "g": (batch, length, heads, keys),
+        "b": (batch, length, heads, keys),
+        "w": (batch, length, heads, values),
+    }
+    return [
+        torch.randn(batch, length, heads, keys),
+        torch.randn(batch, length, heads, keys),
+        torch.randn(batch, length, heads, values),
+        torch.randn(batch, heads, keys, values),
+        torch.randn(batch, length, heads, values),
+        torch.randn(batch, heads, keys, values),
+        *(torch.randn(gate[name if GATES[name] == "channel" else "head"]) for name in GATES),
+    ]
+
+
+def get_init_inputs():
+    return [heads]
