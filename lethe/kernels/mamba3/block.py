@@ -13,6 +13,13 @@ from lethe.kernels.mamba3.checks import check_floats
 from lethe.kernels.mamba3.scan import fused_block, selective_scan
 
 
+def check_counts(**sizes: int) -> None:
+    """Raise ValueError naming the first size of a layer that is below 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}; it must be at least 1")
+
+
 def initial_step_bias(
     size: int, low: float, high: float, floor: float, device: torch.device | None
 ) -> Tensor:
@@ -41,7 +48,8 @@ class MambaBlock(nn.Module):
     the first two, at least the last; mode, chunk: see `plan`; dtype: of the projections and the convolution
     (A_log and D are float32).
 
-    Raises: ValueError for another `select` or `d_conv`; an unknown `mode` is refused by the first call.
+    Raises: ValueError for another `select` or `d_conv`, or a size below 1; an unknown `mode` is refused by
+    the first call.
     """
 
     def __init__(
@@ -66,6 +74,9 @@ class MambaBlock(nn.Module):
             raise ValueError(f"select is {select!r}; choose conv or input")
         if not 1 <= d_conv <= 4:
             raise ValueError(f"d_conv is {d_conv}; the kernels have up to 4 taps")
+        check_counts(d_model=d_model, d_state=d_state, expand=expand)
+        if dt_rank is not None:
+            check_counts(dt_rank=dt_rank)
         self.d_model, self.d_state, self.select, self.mode, self.chunk = d_model, d_state, select, mode, chunk
         self.d_inner = expand * d_model
         self.dt_rank = math.ceil(d_model / 16) if dt_rank is None else dt_rank

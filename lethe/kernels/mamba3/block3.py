@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lethe.kernels.mamba3.block import initial_step_bias
+from lethe.kernels.mamba3.block import check_counts, initial_step_bias
 from lethe.kernels.mamba3.checks import check_floats
 from lethe.kernels.mamba3.head import HeadState, head_scan
 
@@ -32,8 +32,8 @@ class Mamba3Block(nn.Module):
     magnitude of a rate; eps: of the RMS norms; mode, chunk: see `plan`; dtype: of the projections and the
     norms (the rest is float32).
 
-    Raises: ValueError where headdim or ngroups does not divide, or no pair of states is left to rotate; an
-    unknown `mode` is refused by the first call.
+    Raises: ValueError for a size below 1, where headdim or ngroups does not divide, or no pair of states is
+    left to rotate; an unknown `mode` is refused by the first call.
     """
 
     def __init__(
@@ -57,6 +57,8 @@ class Mamba3Block(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_counts(d_model=d_model, d_state=d_state, expand=expand, headdim=headdim, ngroups=ngroups)
+        check_counts(mimo_rank=mimo_rank)
         self.d_model, self.d_state, self.d_inner = d_model, d_state, expand * d_model
         if self.d_inner % headdim:
             raise ValueError(f"headdim={headdim} does not divide the inner width {self.d_inner}")

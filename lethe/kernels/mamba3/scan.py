@@ -117,15 +117,19 @@ def _trapezoid(
     return lam * dt + late, skip, initial
 
 
-def _check(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, **options: Tensor | None) -> None:
-    named = {"u": u, "dt": dt, "A": A, "B": B, "C": C, **options}
+def _check(
+    first: str, u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, **options: Tensor | None
+) -> None:
+    """``first``: what the caller names u."""
+    named = {first: u, "dt": dt, "A": A, "B": B, "C": C, **options}
     check_floats(**named)
+    shapes = f"{tuple(u.shape)} and {tuple(A.shape)}"
     if u.dim() != 3 or A.dim() != 2:
-        raise ValueError(f"u must be [B, L, D] and A [D, N]; they are {tuple(u.shape)} and {tuple(A.shape)}")
+        raise ValueError(f"{first} must be [B, L, D] and A [D, N]; they are {shapes}")
     batch, length, width = u.shape
     n = A.shape[1]
     if not (batch and length and width and n):
-        raise ValueError(f"u has shape {tuple(u.shape)} and A {tuple(A.shape)}: no axis may be empty")
+        raise ValueError(f"{first} and A have shapes {shapes}: no axis may be empty")
     for name in ("dt", "z", "trap"):
         check_shape(name, named.get(name), B=batch, L=length, D=width)
     check_shape("A", A, D=width, N=n)
@@ -134,8 +138,10 @@ def _check(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, **options: Te
     for name in ("D", "dt_bias", "conv_bias"):
         check_shape(name, named.get(name), D=width)
     check_shape("initial_state", named.get("initial_state"), B=batch, D=width, N=n)
-    check_device("u", **named)
-    check_runnable("u", u, scan_forward.scan_output)
+    check_shape("previous[0]", named.get("previous[0]"), B=batch, D=width)
+    check_shape("previous[1]", named.get("previous[1]"), B=batch, N=n)
+    check_device(first, **named)
+    check_runnable(first, u, scan_forward.scan_output)
 
 
 def _run(
@@ -189,9 +195,13 @@ def selective_scan(
 
     Raises: TypeError for another dtype, ValueError for a shape, device or mode; both name the argument.
     """
-    _check(u, dt, A, B, C, D=D, z=z, dt_bias=dt_bias, trap=trap, initial_state=initial_state)
     if previous is not None and trap is None:
         raise ValueError("previous is the token before for the trapezoidal rule; it needs trap")
+    if previous is not None and len(previous) != 2:
+        raise ValueError(f"previous must be (u, B) of the token before; it has {len(previous)} parts")
+    before = {} if previous is None else {f"previous[{i}]": x for i, x in enumerate(previous)}
+    given = {"D": D, "z": z, "dt_bias": dt_bias, "trap": trap, "initial_state": initial_state, **before}
+    _check("u", u, dt, A, B, C, **given)
     conv = (None, None)
     return _run(u, dt, A, B, C, D, z, dt_bias, softplus, trap, conv, initial_state, previous, mode, chunk)
 
@@ -222,12 +232,15 @@ def fused_block(
     device or mode; both name the argument.
     """
     check_floats(x=x, conv_weight=conv_weight)
+    if x.dim() != 3:
+        raise ValueError(f"x must be [B, L, D]; it has shape {tuple(x.shape)}")
     if conv_weight.dim() != 2 or not 1 <= conv_weight.shape[1] <= MAX_TAPS:
         raise ValueError(
             f"conv_weight has shape {tuple(conv_weight.shape)}, expected (D, K) with K <= {MAX_TAPS}"
         )
     if x.shape[-1] != conv_weight.shape[0]:
         raise ValueError(f"x has {x.shape[-1]} channels, conv_weight has {conv_weight.shape[0]}")
-    _check(x, dt, A, B, C, D=D, z=z, dt_bias=dt_bias, trap=trap, conv_weight=conv_weight, conv_bias=conv_bias)
+    given = {"D": D, "z": z, "dt_bias": dt_bias, "trap": trap}
+    _check("x", x, dt, A, B, C, conv_weight=conv_weight, conv_bias=conv_bias, **given)
     conv = (conv_weight, conv_bias)
     return _run(x, dt, A, B, C, D, z, dt_bias, True, trap, conv, None, None, mode, chunk)[0]

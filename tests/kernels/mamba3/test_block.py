@@ -61,6 +61,10 @@ def test_a_channel_mismatch_is_an_error_not_a_broadcast():
         fused_block(**(o | {"conv_weight": torch.randn(6, 5)}))
     with pytest.raises(TypeError, match=r"conv_weight is torch\.float64"):
         fused_block(**(o | {"conv_weight": o["conv_weight"].double()}))
+    with pytest.raises(ValueError, match=r"x must be \[B, L, D\]; it has shape \(5, 6\)"):
+        fused_block(**(o | {"x": o["x"][0]}))
+    with pytest.raises(ValueError, match="C is on meta, x is on cpu"):
+        fused_block(**(o | {"C": o["C"].to("meta")}))
 
 
 def _plain(layer, hidden):
@@ -148,3 +152,14 @@ def test_layers_refuse_another_width():
         MambaBlock(4, d_state=2)(torch.randn(1, 3, 5))
     with pytest.raises(ValueError, match="does not divide the inner width"):
         Mamba3Block(4, headdim=3)
+
+
+def test_layers_refuse_sizes_below_one():
+    from lethe.kernels.mamba3 import Mamba3Block, MambaBlock
+
+    for name in ("d_model", "d_state", "expand", "dt_rank"):
+        with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
+            MambaBlock(**({"d_model": 4} | {name: 0}))
+    for name in ("d_model", "d_state", "expand", "headdim", "ngroups", "mimo_rank"):
+        with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
+            Mamba3Block(**({"d_model": 4} | {name: 0}))

@@ -175,6 +175,13 @@ def test_refusals_name_the_argument():
         selective_scan(**o, mode="fast")
     with pytest.raises(ValueError, match="it needs trap"):
         selective_scan(**o, previous=(o["u"][:, 0], o["B"][:, 0]))
+    o["trap"] = torch.zeros_like(o["dt"])
+    with pytest.raises(ValueError, match=r"previous\[0\] has shape \(2, 1\), expected \(B=2, D=6\)"):
+        selective_scan(**o, previous=(o["u"][:, 0, :1], o["B"][:, 0]))
+    with pytest.raises(ValueError, match=r"previous\[1\] has shape \(1, 3\), expected \(B=2, N=3\)"):
+        selective_scan(**o, previous=(o["u"][:, 0], o["B"][:1, 0]))
+    with pytest.raises(ValueError, match="it has 1 parts"):
+        selective_scan(**o, previous=(o["u"][:, 0],))
 
 
 def test_the_operator_is_registered_as_torch_wants_it():
