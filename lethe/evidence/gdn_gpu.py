@@ -49,7 +49,8 @@ Row = dict[str, Any]
 
 def wanted() -> list[Any]:
     """The variants that `run` may need, the most telling first."""
-    from lethe.kernels.gdn.native import DV, KINDS, Kind, libraries, libraries_to_save
+    from lethe.kernels.gdn.declare import KINDS
+    from lethe.kernels.gdn.native import DV, Kind, libraries, libraries_to_save
 
     def kind(io: str, dv: int, come: tuple[str, str, str], packed: bool = False) -> Any:
         return Kind(io, 128, dv, *come, packed)

@@ -1,4 +1,5 @@
-"""What a stage says about its kernels: arguments by name, dtype and shape, and compile-time options.
+"""What a stage says about its kernels: arguments by name, dtype and shape, and compile-time options; and for
+which members of the family there are kernels.
 
 Plain data without torch and without the DSL: `build` writes it into the manifest, `launch` reads it back.
 """
@@ -12,6 +13,18 @@ from typing import Any
 DTYPES = ("float16", "bfloat16", "float32", "int32")
 SCALARS = {"float32": "f", "int32": "i"}
 """Dtypes that a scalar may have."""
+
+KINDS = (
+    ("channel", "channel", "channel"),
+    ("channel", "head", "head"),
+    ("head", "head", "head"),
+    ("none", "head", "head"),
+    ("channel", "none", "none"),
+    ("head", "none", "head"),
+    ("none", "none", "none"),
+)
+"""How g, b and w come in GDN-2, KDA, GDN, DeltaNet, GLA, SSD and linear attention (`members`), in this order:
+one a channel, one number a head, or absent. Kernels are compiled for these and no others."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ launches in order (`Step`), with every workspace and output allocated, by ``new`
 can be launched here, timed step by step, or executed in the emulator.
 
 * The variant follows from the dtype of q, d_v, whether sequences are packed, and how g, b and w come: absent,
-  one number a head, one a channel (`KINDS`: the members of the family).
+  one number a head, one a channel (`declare.KINDS`: the members of the family).
 * b and w may be float32; the kernels read them in the dtype of q, so they are rounded to it once, and their
   gradients are given in their own dtype.
 * ``cu_seqlens`` is read by the kernels as it is, int32: that it rises from 0 to L is not checked, because
@@ -31,18 +31,7 @@ from lethe.kernels.gdn import launch
 from lethe.kernels.gdn.architecture import Architecture
 from lethe.kernels.gdn.checks import Arguments
 from lethe.kernels.gdn.chunks import CHUNK, slot_count
-from lethe.kernels.gdn.declare import Variant
-
-KINDS = (
-    ("channel", "channel", "channel"),
-    ("channel", "head", "head"),
-    ("head", "head", "head"),
-    ("none", "head", "head"),
-    ("channel", "none", "none"),
-    ("head", "none", "head"),
-    ("none", "none", "none"),
-)
-"""How g, b and w come in GDN-2, KDA, GDN, DeltaNet, GLA, SSD and linear attention."""
+from lethe.kernels.gdn.declare import KINDS, Variant
 
 DK, DV = 128, (64, 128)
 """Sizes for which all four kernels exist."""

@@ -29,7 +29,8 @@ from torch import Tensor
 from lethe.kernels.gdn import dispatch, torch_path
 from lethe.kernels.gdn.architecture import ARCHITECTURES, STAGES, Architecture
 from lethe.kernels.gdn.checks import Arguments
-from lethe.kernels.gdn.native import DK, DV, KINDS, Kind
+from lethe.kernels.gdn.declare import KINDS
+from lethe.kernels.gdn.native import DK, DV, Kind
 from lethe.kernels.gdn.precision import PINS, ROUNDOFF
 
 LENGTH, HEADS = 150, 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,11 +111,13 @@ def make(
     decay: float = 1.0,
     block: int = 16,
     batch: int = 1,
+    change: Callable[[dict[str, Any]], None] = lambda x: None,
 ) -> Problem:
     """prep and scan by the plan, on the case's tokens as a batch.
 
-    `size` multiplies dO and the adjoint of the final state, `decay` g."""
+    `size` multiplies dO and the adjoint of the final state, `decay` g; `change` comes first."""
     x = draw(case)
+    change(x)
     dtype = DTYPES[case.io][1]
     x["do"] = (x["do"] * size).to(dtype).float()
     if x["g"] is not None:

@@ -15,6 +15,7 @@ from lethe.evidence.gdn_precision import Case, draw
 from lethe.kernels.gdn import cute_sm90, native, torch_path
 from lethe.kernels.gdn.architecture import SM90, STAGES, Architecture
 from lethe.kernels.gdn.checks import Arguments
+from lethe.kernels.gdn.declare import KINDS
 from lethe.kernels.gdn.precision import PINS, ROUNDOFF
 
 WITH_DSL = pytest.mark.skipif(find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl")
@@ -115,7 +116,7 @@ def test_every_kind_has_its_libraries():
     from lethe.kernels.gdn import build
 
     declared = {(stage, v.name) for stage in STAGES for v in build.variants(SM90, stage)}
-    for come in native.KINDS:
+    for come in KINDS:
         for io, dv, packed in (("float16", 128, False), ("bfloat16", 64, True)):
             kind = native.Kind(io, 128, dv, *come, packed)
             for v in (*native.libraries(kind), *native.libraries_to_save(kind)):

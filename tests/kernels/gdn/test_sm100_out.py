@@ -58,3 +58,13 @@ def test_packed_sequences_and_gates_that_close_within_few_tokens(monkeypatch):
     problem.x["g"][:, :, :, 16:64] /= 4.0
     problem.x["g"][:, 48:] *= 1e-3
     check(problem, monkeypatch, ("early", "late"), block=1)
+
+
+@pytest.mark.slow
+def test_where_nothing_is_written_and_nothing_comes_back_gradients_are_zero(monkeypatch):
+    problem = cases.make(Case("gdn", "mild", length=80), change=hopper.silence)
+    for power in problem.powers.values():
+        power[:, 0] = 100
+    monkeypatch.setattr(hopper, "emulate", emulate)
+    found = problem.results(hopper.check(problem))
+    assert all(bool((found[name][:, :, 0] == 0).all()) for name in problem.gradients)

@@ -65,6 +65,24 @@ def test_packed_sequences_end_before_the_next_one_whatever_it_holds():
         assert np.array_equal(*pair), name
 
 
+def silence(x: dict) -> None:
+    """Nothing is written and nothing comes back: in the first head at all, in the second within one chunk."""
+    for name in ("v", "do"):
+        x[name][:, :, 0], x[name][:, :64, 1] = 0.0, 0.0
+    for name in ("initial_state", "dfinal"):
+        x[name][:, 0] = 0.0
+    x["initial_state"][:, 1] = 0.0
+
+
+@pytest.mark.parametrize("member", ["gdn", "gla"])
+def test_where_nothing_is_written_and_nothing_comes_back_gradients_are_zero(member):
+    problem = cases.make(Case(member, "mild", length=80), change=silence)
+    for power in problem.powers.values():
+        power[:, 0] = 100  # as scan has it where all is zero
+    found = problem.results(check(problem))
+    assert all(bool((found[name][:, :, 0] == 0).all()) for name in problem.gradients)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("member", ["gdn2", "kda", "gdn"])
 def test_rows_of_a_batch_end_before_the_next_one(member):

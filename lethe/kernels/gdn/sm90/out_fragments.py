@@ -133,9 +133,13 @@ def largest(values: Sequence):
 
 
 def binade(most):
-    """(2^e, 2^-e) with ``most 2^e`` in [2^7, 2^8), exact; e within what float32 can undo."""
-    exponent = (as_bits(most) >> 23) & 255
-    exponent = cutlass.min(cutlass.max(exponent, Int32(34)), Int32(234))
+    """(2^e, 2^-e) with ``most 2^e`` in [2^7, 2^8), exact; e within what float32 can undo.
+
+    Of zeros e is 0, so that products of several tiles' units need not leave float32 because one is zero.
+    """
+    found = (as_bits(most) >> 23) & 255
+    exponent = cutlass.min(cutlass.max(found, Int32(34)), Int32(234))
+    exponent = Int32(select_(found == Int32(0), Int32(134), exponent))
     return as_float((Int32(261) - exponent) << 23), as_float((exponent - Int32(7)) << 23)
 
 

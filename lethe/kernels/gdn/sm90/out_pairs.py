@@ -2,12 +2,13 @@
 
 Group 0 multiplies dO and N, group 1 R and N: dA and -dM of one chunk at once. dQh, dPh and dKt run behind
 them, while dA and dM go to shared memory. |dA| <= d_v max|dO| max|N|, with both maxima below 2^8 in their
-tiles' units: a product times 2^-8 is at most 2^15, so that dA and dM need no maximum of their own.
+tiles' units: a product times 2^-8 is at most 2^15, so that dA and dM need no maximum of their own (`units`).
 """
 
 from dataclasses import dataclass
 from typing import Any
 
+import cutlass
 from cutlass import cute
 from cutlass.cute.nvgpu import warpgroup
 
@@ -16,6 +17,7 @@ from lethe.kernels.gdn.sm90.out_decay import HALVES
 from lethe.kernels.gdn.sm90.out_fragments import (
     Float32,
     Int32,
+    as_bits,
     as_float,
     choose,
     multiply,
@@ -24,13 +26,19 @@ from lethe.kernels.gdn.sm90.out_fragments import (
     store_matrices,
     store_two,
     tf32,
+    two_to,
 )
 from lethe.kernels.gdn.sm90.out_intra import Square, Sums
 from lethe.kernels.gdn.sm90.out_place import Place
 from lethe.kernels.gdn.sm90.out_spec import Spec
 from lethe.kernels.gdn.sm90.out_values import Scaled, meet, publish
 
-SMALLER = 2.0**-8
+SMALLER, LARGER = 2.0**-8, 8
+LEAST, MOST = -120, 112
+"""Powers of the units of dA and dM: their inverse is a normal number, and 65504 units are one."""
+
+ROOM = 120 - 31
+"""In a product with a state, of at most 2^31 in its tiles' units, there are at most 2^120 units."""
 
 
 @dataclass(frozen=True)
@@ -72,22 +80,72 @@ def with_states(
             at.product(o.mk, sums, a, at.operand_b(o.mk, o.k_major(b, 64, spec.dv)), False)
     warpgroup.commit_group()
     kept = _common(place, spec, decay, states[0] * states[1]) if spec.decays else []
+    factors = units(place, spec, scaled, states, scale)
     warpgroup.wait_group(1)
-    half, natural = do.up * do.down * SMALLER, do.down * n.down * scale
-    if spec.erases:
-        first = place.group == 0
-        half = choose(first, half, Float32(-SMALLER))
-        natural = choose(first, natural, r.down * n.down * -1.0)
-    _hand_on(place, spec, decay, [pair[i] for i in range(32)], half, natural)
+    _hand_on(place, spec, decay, [pair[i] for i in range(32)], factors)
     warpgroup.wait_group(0)
     done(at.DONE_STATES)
     meet()
-    factors = do.down * states[0] * scale, r.down * states[0] * -1.0, n.down * states[1]
-    dq, dp, dk = (Sums([x[i] for i in range(32)], f) for x, f in zip((dq, dp, dk), factors, strict=True))
-    larger = 1 / SMALLER
-    causal = Square(at.A, at.DIAG, n.down * do.inverse * scale * larger)
-    erasing = Square(at.T, at.DIAG + at.DIAG_MATRIX, n.down * r.down * larger)
-    return Adjoints(dq, dp, dk, causal, erasing, kept)
+    undone = do.down * states[0] * scale, r.down * states[0] * -1.0, n.down * states[1]
+    dq, dp, dk = (Sums([x[i] for i in range(32)], f) for x, f in zip((dq, dp, dk), undone, strict=True))
+    return Adjoints(dq, dp, dk, factors.causal, factors.erasing, kept)
+
+
+@dataclass(frozen=True)
+class Units:
+    """dA (``causal``) and dM (``erasing``) with the units of their float16 tiles. What brings the group's one
+    of the two products there: ``half`` to those units, ``natural`` to natural ones, two factors in turn."""
+
+    causal: Square
+    erasing: Square
+    half: Any
+    natural: tuple[Any, Any]
+
+
+def units(place: Place, spec: Spec, scaled: tuple[Scaled, Scaled, Scaled], states: list, scale) -> Units:
+    """Units that are powers of two within float32, whatever the tiles hold.
+
+    A unit is 2^8 times the units of the tiles that are multiplied, times the scale's binade. Where tiles are
+    tiny it is larger, so that neither its inverse nor, in these units, the products with states to which
+    `out_head` adds leave float32; then dA or dM is smaller in its tile, 2^-80 of those products and less.
+    """
+    do, n, r = scaled
+    of_do, of_n, of_r, of_s, of_d = (_power(x) for x in (do.inverse, n.down, r.down, *states))
+    of_scale = cutlass.min(_power(scale) + 1, Int32(126))
+    causal, erasing = of_do + of_n + of_scale + Int32(LARGER), of_r + of_n + Int32(LARGER)
+    room = Int32(ROOM)
+    one = _within(causal, of_n + of_d - room, of_do + of_s + of_scale - room)
+    two = _within(erasing, of_n + of_d - room, of_r + of_s - room, causal - Int32(ROOM - 6))
+    half = do.up * do.down * SMALLER * (scale * two_to(-of_scale)) * _difference(causal, one)
+    natural = do.down * scale
+    if spec.erases:
+        first = place.group == 0
+        half = choose(first, half, _difference(erasing, two) * -SMALLER)
+        natural = choose(first, natural, r.down * -1.0)
+    return Units(
+        Square(at.A, at.DIAG, two_to(one)),
+        Square(at.T, at.DIAG + at.DIAG_MATRIX, two_to(two)),
+        half,
+        (n.down, natural),
+    )
+
+
+def _power(x):
+    """e of 2^e; of any number, rounded down; -127 of 0."""
+    return ((as_bits(x) >> 23) & 255) - Int32(127)
+
+
+def _within(*powers):
+    """The largest, within what a unit may be."""
+    found = Int32(LEAST)
+    for power in powers:
+        found = cutlass.max(found, power)
+    return cutlass.min(found, Int32(MOST))
+
+
+def _difference(power, other):
+    """2^(power - other); 2^-126 or 2^127 instead of what is not normal."""
+    return two_to(cutlass.min(cutlass.max(power - other, Int32(-126)), Int32(127)))
 
 
 def _common(place: Place, spec: Spec, decay, power) -> list:
@@ -105,7 +163,7 @@ def _common(place: Place, spec: Spec, decay, power) -> list:
     return [whole * (x * power) for whole, x in zip(decay.whole(), totals, strict=True)]
 
 
-def _hand_on(place: Place, spec: Spec, decay, pair: list, half, natural) -> None:
+def _hand_on(place: Place, spec: Spec, decay, pair: list, factors: Units) -> None:
     """The group's matrix to its tile in float16, and da in float32.
 
     With one gate a channel the blocks on the diagonal go into float32 as well, and what is above them is
@@ -116,12 +174,12 @@ def _hand_on(place: Place, spec: Spec, decay, pair: list, half, natural) -> None
     block = pair[24:32]
     for number in range(3):
         block = [choose(w == number, pair[8 * number + i], block[i]) for i in range(8)]
-    block = [x * natural for x in block]
+    block = [x * factors.natural[0] * factors.natural[1] for x in block]
     for h in HALVES:
         mine = choose((place.row & 1) == 0, block[6 * h], block[6 * h + 1])
         here = place.base + Int32(at.SMALL_DA) + (w * 16 + 8 * h + place.row) * 4
         store_if((place.group * 4 + (place.row >> 1)) == place.column, here, mine)
-    scaled = [x * half for x in pair]
+    scaled = [x * factors.half for x in pair]
     if spec.gate == "channel":
         _diagonal(place, block)
     else:

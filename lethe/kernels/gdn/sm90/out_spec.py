@@ -5,22 +5,11 @@ from typing import Any
 
 import cutlass
 
-from lethe.kernels.gdn.declare import Argument, Variant
+from lethe.kernels.gdn.declare import KINDS, Argument, Variant
 
 CHUNK, DK = 64, 128
 HANDED = ("S", "D", "A", "T")
 """Tensors by slot; the others are by token."""
-
-KINDS = (
-    ("channel", "channel", "channel"),
-    ("channel", "head", "head"),
-    ("channel", "none", "none"),
-    ("head", "head", "head"),
-    ("head", "none", "head"),
-    ("none", "head", "head"),
-    ("none", "none", "none"),
-)
-"""Gates of the members (`members`): g, b, w."""
 
 DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16}
 

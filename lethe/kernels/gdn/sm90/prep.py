@@ -42,7 +42,7 @@ import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import cute, memory
 
-from lethe.kernels.gdn.declare import Argument, Variant
+from lethe.kernels.gdn.declare import KINDS, Argument, Variant
 from lethe.kernels.gdn.sm90 import prep_chunk
 from lethe.kernels.gdn.sm90.prep_memory import CHUNK, locate, locate_packed
 
@@ -87,20 +87,9 @@ def _variant(**options) -> Variant:
     return Variant("prep", options, _arguments(**options))
 
 
-MEMBERS = (
-    ("channel", "channel", "channel"),
-    ("channel", "head", "head"),
-    ("head", "head", "head"),
-    ("none", "head", "head"),
-    ("channel", "none", "none"),
-    ("head", "none", "head"),
-    ("none", "none", "none"),
-)
-"""How g, b and w come in GDN-2, KDA, GDN, DeltaNet, GLA, SSD and linear attention."""
-
 VARIANTS = tuple(
     _variant(io=io, dk=dk, dv=dv, gate=gate, erase=erase, write=write, packed=packed, adjoint=adjoint)
-    for gate, erase, write in MEMBERS
+    for gate, erase, write in KINDS
     for io in DTYPES
     for dk, dv in ((128, 128), (128, 64), (64, 64), (64, 128))
     for packed in (False, True)
