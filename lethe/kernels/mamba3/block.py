@@ -74,7 +74,7 @@ class MambaBlock(nn.Module):
             raise ValueError(f"select is {select!r}; choose conv or input")
         if not 1 <= d_conv <= 4:
             raise ValueError(f"d_conv is {d_conv}; the kernels have up to 4 taps")
-        check_counts(d_model=d_model, d_state=d_state, expand=expand)
+        check_counts(d_model=d_model, d_state=d_state, inner_width=expand * d_model)
         if dt_rank is not None:
             check_counts(dt_rank=dt_rank)
         self.d_model, self.d_state, self.select, self.mode, self.chunk = d_model, d_state, select, mode, chunk

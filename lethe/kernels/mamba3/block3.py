@@ -57,8 +57,8 @@ class Mamba3Block(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_counts(d_model=d_model, d_state=d_state, expand=expand, headdim=headdim, ngroups=ngroups)
-        check_counts(mimo_rank=mimo_rank)
+        check_counts(d_model=d_model, d_state=d_state, inner_width=expand * d_model)
+        check_counts(headdim=headdim, ngroups=ngroups, mimo_rank=mimo_rank)
         self.d_model, self.d_state, self.d_inner = d_model, d_state, expand * d_model
         if self.d_inner % headdim:
             raise ValueError(f"headdim={headdim} does not divide the inner width {self.d_inner}")

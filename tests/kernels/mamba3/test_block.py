@@ -157,9 +157,12 @@ def test_layers_refuse_another_width():
 def test_layers_refuse_sizes_below_one():
     from lethe.kernels.mamba3 import Mamba3Block, MambaBlock
 
-    for name in ("d_model", "d_state", "expand", "dt_rank"):
+    for layer in (MambaBlock, Mamba3Block):
+        with pytest.raises(ValueError, match="inner_width is 0; it must be at least 1"):
+            layer(4, expand=0)
+    for name in ("d_model", "d_state", "dt_rank"):
         with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
             MambaBlock(**({"d_model": 4} | {name: 0}))
-    for name in ("d_model", "d_state", "expand", "headdim", "ngroups", "mimo_rank"):
+    for name in ("d_model", "d_state", "headdim", "ngroups", "mimo_rank"):
         with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
             Mamba3Block(**({"d_model": 4} | {name: 0}))
