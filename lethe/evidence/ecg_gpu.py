@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,27 @@ def _devices() -> int:
 
 
 def _excerpt(out: Path, data: Path, end: float, devices: int, dry: bool) -> None:
-    """A process a model; one that dies with a captured graph is started again without."""
-    for model, part in work.MODELS.items():
-        share = (end - time.monotonic()) * part
-        limit = time.monotonic() + share
-        ask = ["excerpt", "--model", model, "--out", str(out), "--data", str(data)]
-        ask += ["--seconds", f"{share - 3:.0f}"] + ["--dry"] * dry
-        graphs = [] if dry else ["--graph"]
-        if _child(out / f"excerpt-{model}.log", [*ask, *graphs], limit, dry=dry) and graphs:
-            _child(out / f"excerpt-{model}-eager.log", ask, limit, dry=dry)
+    """A process a model, beside each other; one that dies with a captured graph is started again without."""
+
+    def one(model: str) -> None:
+        def ask(limit: float) -> list[str]:
+            place = [
+                "--out",
+                str(out),
+                "--data",
+                str(data),
+                "--seconds",
+                f"{limit - time.monotonic() - 3:.0f}",
+            ]
+            return ["excerpt", "--model", model, *place, *["--dry"] * dry]
+
+        if dry:
+            _child(out / f"excerpt-{model}.log", ask(end), end, dry=True)
+        elif _child(out / f"excerpt-{model}.log", [*ask(end), "--graph"], end):
+            _child(out / f"excerpt-{model}-eager.log", ask(end), end)
+
+    with ThreadPoolExecutor(len(work.MODELS)) as pool:
+        list(pool.map(one, work.MODELS))
 
 
 def _paper(out: Path, data: Path, end: float, devices: int, dry: bool) -> None:
