@@ -40,9 +40,9 @@ Row = dict[str, Any]
 
 def resources(target: int, cases: list[engine_cases.Case] | None = None) -> Iterator[Row]:
     """A row for every kernel of the cases (the short speed shapes of one group), as compiled for a target."""
-    from lethe.kernels.ptxas import assembled
     from lethe.kernels.ssd.engine import compiled, specialisation
     from lethe.kernels.ssd.plan import layout
+    from lethe.kernels.triton_report import used
 
     seen = set()
     short = [case for case in engine_cases.speed() if (case.length, case.groups) == (2048, 1)]
@@ -63,7 +63,7 @@ def resources(target: int, cases: list[engine_cases.Case] | None = None) -> Iter
                 except RuntimeError as error:  # a compiler that gives up on a target is a finding
                     yield {**about, "error": str(error)[:200]}
                     continue
-                registers, stack, spill = assembled(kernel.asm["ptx"], target)
+                registers, stack, spill = used(kernel)
                 yield {
                     **about, "registers": registers, "stack_bytes": stack,
                     "spill_bytes": spill, "shared_bytes": kernel.metadata.shared,

@@ -45,10 +45,10 @@ def test_what_needs_cuda_says_so_and_what_fails_is_a_row(tmp_path, monkeypatch):
 def test_the_run_s_kernels_are_each_listed_once():
     listed = {which: list(ahead.launches(which, 90)) for which in ahead.SETS}
     for launches in listed.values():
-        assert {x.kernel for x in launches} == {"scan", "output", "gradient", "finish"}
+        assert {x.kernel for x in launches} == {"scan", "output", "gate", "gradient", "finish"}
         assert len({specialisation(x) for x in launches}) == len(launches)
-    # Heads a program do not make a kernel: two gates, three pairs of states and chunk, three cuts each.
-    assert sum(x.kernel == "gradient" for x in listed["search"]) == 3 * 2 * 2
+    # Neither heads a program nor a gate make another kernel: two numbers of states, three cuts each.
+    assert sum(x.kernel == "gradient" for x in listed["search"]) == 3 * 2
 
 
 def test_the_search_takes_the_fastest_cut_of_each_kernel_and_the_faster_tile():
@@ -64,8 +64,9 @@ def test_the_search_takes_the_fastest_cut_of_each_kernel_and_the_faster_tile():
     assert table[0]["where"] == {} and all(row["source"] == "here" for row in table[1:])
     first = next(r for r in table if r["where"].get("op") == "SSD" and r["where"]["chunk"] == 64)
     assert first["tiles"] == {"tile": 64} | tune.SCANS[-1] | tune.OUTPUTS[-1]
-    back = next(r for r in table if r["where"].get("op") == "SSD_BWD")
-    assert back["tiles"] == {"tile": 64} | tune.SCANS[-1] | tune.GRADIENTS[-1]
+    plain, gated = [r["tiles"] for r in table if r["where"].get("op") == "SSD_BWD"][:2]
+    assert plain == {"tile": 64} | tune.SCANS[-1] | tune.GRADIENTS[-1]
+    assert gated == plain | tune.OUTPUTS[-1], "the launch that forms dz is searched where there is a gate"
     assert all(row["tiles"].get("tile", 64) == 64 for row in table)
     assert {row["where"].get("chunk") for row in table} == {None, 64, 128, 256}
     for row in table:
@@ -73,9 +74,10 @@ def test_the_search_takes_the_fastest_cut_of_each_kernel_and_the_faster_tile():
 
 
 def test_a_search_that_timed_only_some_kernels_leaves_no_half_rows():
-    case = tune.cases()[0]
-    rows = [{"case": case.id, "op": "SSD", "kernel": "scan", "tiles": Tiles().record(), "median_us": 1.0}]
-    assert len(tune.chosen(rows, "here")) == 1
+    plain, gated = tune.cases()[:2]
+    for case, op, kernels in ((plain, "SSD", ["scan"]), (gated, "SSD_BWD", ["scan", "gradient"])):
+        about = {"case": case.id, "op": op, "tiles": Tiles().record(), "median_us": 1.0}
+        assert len(tune.chosen([{**about, "kernel": kernel} for kernel in kernels], "here")) == 1
 
 
 def test_a_ratio_takes_the_official_operator_at_its_best_chunk():
@@ -219,7 +221,7 @@ def test_the_interface_is_described_completely():
     assert names == set(ssd.__all__) - {"RULES", "TensorSpec"}
     assert all(what for _, _, what in ssd_api.interface())
     assert all(meaning for _, _, meaning in ssd_api.operands())
-    assert len(ssd_predicted.launches()) == 10 and len(ssd_predicted.rules()) == len(ssd.RULES)
+    assert len(ssd_predicted.launches()) == 12 and len(ssd_predicted.rules()) == len(ssd.RULES)
 
 
 @pytest.mark.slow

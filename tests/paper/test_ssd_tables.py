@@ -80,7 +80,7 @@ def test_predictions_stand_beside_what_was_measured():
     found = table.loc[("L2048-N64-G1-plain", "SSD scan")]
     assert found["measured, µs"] == "32.6" and found["× floor"] == f"{32.6 / float(found['floor, µs']):.1f}"
     assert table.loc[("L2048-N64-G1-plain", "SSD output"), "measured, µs"] == MISSING
-    assert len(table) == 10
+    assert len(table) == 12
 
 
 def test_own_ways_host_times_and_official_kernels():

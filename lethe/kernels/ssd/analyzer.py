@@ -183,6 +183,8 @@ def _reach(node: Node) -> Objections:
     x = node.inputs["x"].dims
     if x[2] > MOST_HEADS:
         yield f"{x[2]} heads are more than the {MOST_HEADS} that a launch can number"
+    if x[0] * x[1] * x[2] >= 2**31:
+        yield f"{x[0] * x[1] * x[2]} rows of x are more than the {2**31 - 1} that a launch can number"
     if x[0] * x[1] >= 2**31 // 256:
         yield f"{x[0] * x[1]} tokens are more than the {2**31 // 256 - 1} that a launch can number"
 

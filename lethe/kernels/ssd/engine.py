@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lethe.kernels.ssd.plan import Launch, Value
+from lethe.kernels.ssd.tiles import ALL_REGISTERS
 
-MODULES = {"scan": "scan", "output": "output", "gradient": "gradient", "finish": "reduce"}
+MODULES = {"scan": "scan", "output": "output", "gate": "gate", "gradient": "gradient", "finish": "reduce"}
 
 POINTERS = {"float32": "*fp32", "bfloat16": "*bf16", "float16": "*fp16", "int32": "*i32"}
 
@@ -98,12 +99,15 @@ def compiled(launch: Launch, target: int) -> Any:
     from triton.compiler import ASTSource
 
     source = ASTSource(function_of(launch.kernel), *signature(launch))
-    return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": launch.warps})
+    options = {"num_warps": launch.warps}
+    if launch.registers < ALL_REGISTERS:
+        options["maxnreg"] = launch.registers
+    return triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
 
 
 def specialisation(launch: Launch) -> tuple[Any, ...]:
     """What a launch's compiled kernel depends on, beside the target."""
-    return (launch.kernel, launch.warps, *map(repr, signature(launch)))
+    return (launch.kernel, launch.warps, launch.registers, *map(repr, signature(launch)))
 
 
 _kernels: dict[Any, Any] = {}

@@ -11,11 +11,10 @@ adjoint D of the leaving one (SPEC section 3 with M = 0, T = I; sums over the he
     da_t  = sum_{i>=t} f_i + sum_j dt_j c_j + e^G_T <h, D>
     ddt_t = sum_{i>=t} q_it + c_t + A da_t,  through clamp and softplus;   dA = sum_t dt_t da_t
 
-x meets u only through products that are there anyway, so that neither x nor dy passes through registers
-without a gate. Products are laid out ``[j, i]``; S is summed over the heads before it meets B and C, two
-products a tile instead of two a head. The diagonal of q is left out of f, where it would cancel. The gate's
-gradient needs the output before the gate, which is computed again: cheaper than keeping it. Sums over heads
-or tiles leave as partial sums; nothing is atomic.
+x meets u only through products that are there anyway, so that neither x nor dy passes through registers.
+Where there is a gate, dy is what `gate` made of it. Products are laid out ``[j, i]``; S is summed over the
+heads before it meets B and C, two products a tile instead of two a head. The diagonal of q is left out of f,
+where it would cancel. Sums over heads or tiles leave as partial sums; nothing is atomic.
 """
 
 from __future__ import annotations
@@ -23,22 +22,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lethe.kernels.ssd.tokens import last_of, sequence_at, sequence_of, sigmoid, step_slope
+from lethe.kernels.ssd.tokens import last_of, sequence_at, sequence_of, step_slope
 
 
 @triton.jit
 def gradient(
-    x_ptr, dt_ptr, A_ptr, bias_ptr, B_ptr, C_ptr, D_ptr, z_ptr, dy_ptr, cu_ptr,
+    x_ptr, dt_ptr, A_ptr, bias_ptr, B_ptr, C_ptr, D_ptr, dy_ptr, cu_ptr,
     states_ptr, adjoints_ptr, step_ptr, decay_ptr,
-    dx_ptr, dz_ptr, ddt_ptr, dB_ptr, dC_ptr, dA_ptr, dbias_ptr, dD_ptr,
+    dx_ptr, ddt_ptr, dB_ptr, dC_ptr, dA_ptr, dbias_ptr, dD_ptr,
     sequences, length, tiles, heads, per_group, block_heads, tokens_all, low, high,
-    x_sb, x_sl, x_sh, dt_sb, dt_sl, B_sb, B_sl, B_sg, C_sb, C_sl, C_sg, z_sb, z_sl, z_sh, dy_sb, dy_sl, dy_sh,
-    D_sh,
+    x_sb, x_sl, x_sh, dt_sb, dt_sl, B_sb, B_sl, B_sg, C_sb, C_sl, C_sg, dy_sb, dy_sl, dy_sh, D_sh,
     T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, VARLEN: tl.constexpr,
     SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_D: tl.constexpr, D_WIDE: tl.constexpr,
-    HAS_Z: tl.constexpr, STAGES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid: slots, groups * blocks of `block_heads` heads. dx, dz, ddt are dense; dB, dC are
+    """Grid: slots, groups * blocks of `block_heads` heads. dx, ddt are dense; dB, dC are
     [blocks, tokens_all, groups, N] float32; dA, dbias [slots, heads]; dD [slots, heads(, P)]."""
     slot = tl.program_id(0)
     blocks = tl.cdiv(per_group, block_heads)
@@ -94,17 +92,9 @@ def gradient(
             early = tl.exp2(decay)
             dense = (b64 * length + at) * heads + head
             out = dense * P + t[:, None] * (heads * P) + p[None, :]
-            upstream = dy
-            if HAS_Z:
-                zs = z_ptr + b64 * z_sb + at * z_sl + head * z_sh
-                z = tl.load(zs + t[:, None] * z_sl + p[None, :], mask=live[:, None], other=0.0)
-                z = z.to(tl.float32)
-                gate = sigmoid(z)
-                pull = (dy.to(tl.float32) * gate * (1.0 + z * (1.0 - gate))).to(x.dtype)
-                upstream = (dy.to(tl.float32) * z * gate).to(x.dtype)
             fall = tl.exp2(tl.where(t[None, :] >= t[:, None], decay[None, :] - decay[:, None], float("-inf")))
             bc = tl.dot(b, tl.trans(c))
-            pairs = tl.dot(x, tl.trans(upstream))
+            pairs = tl.dot(x, tl.trans(dy))
             if HAS_D and not D_WIDE:
                 trace = tl.where(t[None, :] == t[:, None], pairs, 0.0)
                 tl.store(dD_ptr + row, tl.sum(tl.sum(trace, 1), 0))
@@ -116,27 +106,20 @@ def gradient(
             direct = tl.sum(pairs, 1)
             flow = tl.sum(pairs * step[:, None], 0) - direct * step
             mixed = bc * fall
-            u = tl.dot(mixed.to(x.dtype), upstream)
+            u = tl.dot(mixed.to(x.dtype), dy)
             u += tl.dot(b, tl.trans(d)) * late[:, None]
             dx = u * step[:, None]
-            if HAS_Z:
-                y = tl.dot(c, tl.trans(h)) * early[:, None]
-                y = tl.dot(tl.trans((mixed * step[:, None]).to(x.dtype)), x, y)
             if HAS_D:
                 skip = tl.load(D_ptr + head * D_sh)
                 if D_WIDE:
                     skip = tl.load(D_ptr + head * D_sh + p)[None, :]
-                    tl.store(dD_ptr + row * P + p, tl.sum(upstream.to(tl.float32) * x.to(tl.float32), 0))
-                dx += skip * upstream.to(tl.float32)
-            if HAS_Z:
-                if HAS_D:
-                    y += skip * x.to(tl.float32)
-                tl.store(dz_ptr + out, (y * pull.to(tl.float32)).to(x.dtype), mask=live[:, None])
+                    tl.store(dD_ptr + row * P + p, tl.sum(dy.to(tl.float32) * x.to(tl.float32), 0))
+                dx += skip * dy.to(tl.float32)
             tl.store(dx_ptr + out, dx.to(x.dtype), mask=live[:, None])
             part = tl.dot(x, d)
             cross = late * tl.sum(part * b.to(tl.float32), 1)
             dB += part * (late * step)[:, None]
-            part = tl.dot(upstream, h)
+            part = tl.dot(dy, h)
             rows = early * tl.sum(part * c.to(tl.float32), 1)
             dC += part * early[:, None]
             columns = step * cross

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lethe.kernels.ssd.graph import ITEM_BYTES, Node, sequence_count, slots
-from lethe.kernels.ssd.tiles import Tiles, fitted, lookup
+from lethe.kernels.ssd.graph import ITEM_BYTES, Node, row_major, sequence_count, slots
+from lethe.kernels.ssd.tiles import ALL_REGISTERS, Tiles, fitted, lookup
 
 ALIGNMENT = 256
 """Bytes on which a region of the workspace begins."""
@@ -85,13 +85,15 @@ _NONE = Value("none")
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel of a plan. `constants` are its compile-time arguments, `values` the others."""
+    """One kernel of a plan. `constants` are its compile-time arguments, `values` the others; `registers` is
+    what a thread may take."""
 
     kernel: str
     grid: tuple[int, int, int]
     values: Mapping[str, Value]
     constants: Mapping[str, Any]
     warps: int
+    registers: int = ALL_REGISTERS
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Layout:
         launches = tuple(
             Launch(
                 one["kernel"], tuple(one["grid"]), {k: Value(**v) for k, v in one["values"].items()},
-                one["constants"], one["warps"],
+                one["constants"], one["warps"], one["registers"],
             )
             for one in raw["launches"]
         )  # fmt: skip
@@ -183,10 +185,11 @@ class _Work:
         return {f"{name}_s{axis}": _int(step) for axis, step in zip(axes, steps, strict=False)}
 
     def all_strides(self) -> dict[str, Value]:
-        return (
-            self.strides("x", "blh") | self.strides("B", "blg") | self.strides("C", "blg")
-            | self.strides("z", "blh")
-        )  # fmt: skip
+        return self.strides("x", "blh") | self.strides("B", "blg") | self.strides("C", "blg")
+
+    def dy(self, used: bool = True) -> dict[str, Value]:
+        """The gradient of the output with its strides."""
+        return {**self.pick(used, dy_ptr="dy"), **self.strides("dy", "blh", used)}
 
     def numbers(self, *names: str) -> dict[str, Value]:
         s = self.sizes
@@ -208,7 +211,7 @@ class _Work:
         return {
             "T": s.tile, "P": s.width, "N": s.n, "VARLEN": s.varlen,
             "SOFTPLUS": self.node.attributes.dt_softplus, "HAS_BIAS": self.has("dt_bias"),
-            "HAS_D": D is not None, "D_WIDE": D is not None and len(D.dims) == 2, "HAS_Z": self.has("z"),
+            "HAS_D": D is not None, "D_WIDE": D is not None and len(D.dims) == 2,
         }  # fmt: skip
 
     def steps(self) -> dict[str, Value]:
@@ -219,11 +222,14 @@ class _Work:
         }
 
     def scan(
-        self, *, forward: bool, reverse: bool, resume: bool, save: bool, own: dict[str, Value]
-    ) -> Launch:
+        self, *, forward: bool, resume: bool, save: bool, own: dict[str, Value],
+        dy: dict[str, Value] | None = None,
+    ) -> Launch:  # fmt: skip
+        """The states, the adjoints of the states from `dy`, or both."""
         s, t = self.sizes, self.tiles
+        reverse = dy is not None
         pieces = (s.width // t.scan_p) * (s.n // t.scan_n)
-        flags = self.flags() | {"HAS_Z": reverse and self.has("z")}
+        flags = self.flags()
         for absent in ("HAS_D", "D_WIDE"):
             del flags[absent]
         constants = flags | {
@@ -235,8 +241,7 @@ class _Work:
         }  # fmt: skip
         begin = forward and not resume
         values = {
-            **self.pick(forward, x_ptr="x", B_ptr="B"),
-            **self.pick(reverse, C_ptr="C", z_ptr="z", dy_ptr="dy"),
+            **self.pick(forward, x_ptr="x", B_ptr="B"), **self.pick(reverse, C_ptr="C"),
             "dt_ptr": self.tensor("dt"), "A_ptr": self.tensor("A"), "bias_ptr": self.tensor("dt_bias"),
             "cu_ptr": self.tensor("cu_seqlens"), **self.pick(begin, begin_ptr="initial_states"),
             **self.pick(resume, resume_ptr="checkpoints"), **self.pick(save, checkpoint_ptr="checkpoints"),
@@ -244,8 +249,7 @@ class _Work:
             "final_ptr": self.tensor("final_states"), "dbegin_ptr": self.tensor("dinitial_states"), **own,
             **self.numbers("sequences", "length", "tiles", "chunks", "heads", "per_group"), **self.limits(),
             **self.strides("x", "blh", forward), **self.strides("B", "blg", forward),
-            **self.strides("C", "blg", reverse), **self.strides("z", "blh", reverse),
-            **self.strides("dt", "bl"), **self.strides("dy", "blh", reverse),
+            **self.strides("C", "blg", reverse), **self.strides("dt", "bl"), **(dy or self.dy(False)),
         }  # fmt: skip
         first = max(s.sequences, s.chunk_slots) if resume else s.sequences
         grid = (first, s.heads * pieces, 2 if forward and reverse else 1)
@@ -257,35 +261,51 @@ class _Work:
         return self.region("states", s.slots * s.heads * s.state, self.node.inputs["x"].dtype)
 
     def forward(self) -> tuple[Launch, ...]:
-        s, t = self.sizes, self.tiles
         steps = self.steps()
         saved = self.has("checkpoints")
-        same = saved and s.ratio == 1
+        same = saved and self.sizes.ratio == 1
         states = self.tensor("checkpoints") if same else self.stored_states()
         scan = self.scan(
-            forward=True, reverse=False, resume=False, save=saved and not same,
-            own={**steps, "states_ptr": states},
-        )  # fmt: skip
-        flags = self.flags()
+            forward=True, resume=False, save=saved and not same, own={**steps, "states_ptr": states}
+        )
+        return (scan, self.output(states, steps, "y"))
+
+    def output(self, states: Value, steps: dict[str, Value], name: str) -> Launch:
+        """The launch that writes ``y``, or ``dz`` in a backward pass."""
+        s, t = self.sizes, self.tiles
+        flags, back = self.flags(), name == "dz"
         for absent in ("SOFTPLUS", "HAS_BIAS"):
             del flags[absent]
-        y = Value("tensor", "y", self.node.outputs["y"].dtype)
+        to = self.strides(name, "blh").values()
         values = {
             "x_ptr": self.tensor("x"), "B_ptr": self.tensor("B"), "C_ptr": self.tensor("C"),
-            "D_ptr": self.tensor("D"), "z_ptr": self.tensor("z"), "cu_ptr": self.tensor("cu_seqlens"),
-            "states_ptr": states, **steps, "y_ptr": y,
+            "D_ptr": self.tensor("D"), "z_ptr": self.tensor("z"), **self.dy(back),
+            "cu_ptr": self.tensor("cu_seqlens"), "states_ptr": states, **steps, "y_ptr": self.tensor(name),
             **self.numbers("sequences", "length", "tiles", "heads", "per_group"),
-            "block_heads": _int(t.output_heads), **self.all_strides(),
-            **self.strides("y", "blh"), "D_sh": self.skip_stride(),
+            "block_heads": _int(t.output_heads), **self.all_strides(), **self.strides("z", "blh"),
+            **dict(zip(("y_sb", "y_sl", "y_sh"), to, strict=True)), "D_sh": self.skip_stride(),
         }  # fmt: skip
         blocks = -(-s.per_group // t.output_heads)
-        constants = flags | {"STAGES": t.output_stages}
-        out = Launch("output", (s.slots, s.groups * blocks, 1), values, constants, t.output_warps)
-        return (scan, out)
+        constants = flags | {"HAS_Z": self.has("z"), "HAS_DY": back, "STAGES": t.output_stages}
+        grid = (s.slots, s.groups * blocks, 1)
+        return Launch("output", grid, values, constants, t.output_warps, t.output_registers)
 
     def skip_stride(self) -> Value:
         D = self.node.inputs.get("D")
         return _int(0 if D is None else D.strides[0])
+
+    def gate(self) -> tuple[Launch, dict[str, Value]]:
+        """The launch that takes the gate off dy, and what it leaves, with its strides."""
+        s, x = self.sizes, self.node.inputs["x"]
+        gated = self.region("gated dy", s.batch * s.length * s.heads * s.width, x.dtype)
+        steps = zip(("dy_sb", "dy_sl", "dy_sh"), row_major(x.dims), strict=False)
+        values = {
+            "z_ptr": self.tensor("z"), **self.dy(), "gated_ptr": gated,
+            **self.numbers("length", "tiles", "heads"), **self.strides("z", "blh"),
+        }  # fmt: skip
+        grid = (s.batch * s.tiles * s.heads, 1, 1)
+        launch = Launch("gate", grid, values, {"T": s.tile, "P": s.width}, 4)
+        return launch, {"dy_ptr": gated, **{axis: _int(step) for axis, step in steps}}
 
     def backward(self) -> tuple[Launch, ...]:
         s, t = self.sizes, self.tiles
@@ -296,7 +316,11 @@ class _Work:
         states = self.tensor("checkpoints") if ready else self.stored_states()
         adjoints = self.region("adjoints", s.slots * s.heads * s.state, io)
         own = {**steps, "adjoints_ptr": adjoints} | ({} if ready else {"states_ptr": states})
-        scan = self.scan(forward=not ready, reverse=True, resume=reused and not ready, save=False, own=own)
+        first, last, dy = [], [], self.dy()
+        if self.has("z"):
+            gate, dy = self.gate()
+            first, last = [gate], [self.output(states, steps, "dz")]
+        scan = self.scan(forward=not ready, resume=reused and not ready, save=False, own=own, dy=dy)
         blocks = -(-s.per_group // t.gradient_heads)
         size = s.batch * s.length * s.groups * s.n
         D = self.node.inputs.get("D")
@@ -312,17 +336,17 @@ class _Work:
         values = {
             "x_ptr": self.tensor("x"), "dt_ptr": self.tensor("dt"), "A_ptr": self.tensor("A"),
             "bias_ptr": self.tensor("dt_bias"), "B_ptr": self.tensor("B"), "C_ptr": self.tensor("C"),
-            "D_ptr": self.tensor("D"), "z_ptr": self.tensor("z"), "dy_ptr": self.tensor("dy"),
-            "cu_ptr": self.tensor("cu_seqlens"), "states_ptr": states, "adjoints_ptr": adjoints, **steps,
-            "dx_ptr": self.tensor("dx"), "dz_ptr": self.tensor("dz"), "ddt_ptr": self.tensor("ddt"), **parts,
+            "D_ptr": self.tensor("D"), "cu_ptr": self.tensor("cu_seqlens"), "states_ptr": states,
+            "adjoints_ptr": adjoints, **steps, "dx_ptr": self.tensor("dx"), "ddt_ptr": self.tensor("ddt"),
+            **parts,
             **self.numbers("sequences", "length", "tiles", "heads", "per_group", "tokens_all"),
             "block_heads": _int(t.gradient_heads),
-            **self.limits(), **self.all_strides(), **self.strides("dt", "bl"), **self.strides("dy", "blh"),
+            **self.limits(), **self.all_strides(), **self.strides("dt", "bl"), **dy,
             "D_sh": self.skip_stride(),
         }  # fmt: skip
         constants = self.flags() | {"STAGES": t.gradient_stages}
         grad = Launch("gradient", (s.slots, s.groups * blocks, 1), values, constants, t.gradient_warps)
-        return (scan, grad, self.finish(parts, blocks, size, skips))
+        return (*first, scan, *last, grad, self.finish(parts, blocks, size, skips))
 
     def finish(self, parts: dict[str, Value], blocks: int, size: int, skips: int) -> Launch:
         heads = -(-self.sizes.heads // COLUMNS)

@@ -7,7 +7,8 @@ where ``G`` is the inclusive sum of ``dt A`` in the tile, kept in units of log2 
 The raw steps of the next tile are fetched a tile ahead by hand: as two-byte numbers they have no
 asynchronous copy.
 Every exponent is a difference that decays, never ``e^-G``. Both directions fit in one launch, because
-neither needs the other.
+neither needs the other; the adjoints' programs come first, since theirs are the longer walks. Where there is
+a gate, dy is what `gate` made of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lethe.kernels.ssd.tokens import last_of, sequence_at, sequence_of, silu, step_size
+from lethe.kernels.ssd.tokens import last_of, sequence_at, sequence_of, step_size
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -29,21 +30,21 @@ def tile_steps(raw, live, rate, bias, low, high, SOFTPLUS: tl.constexpr):
 
 @triton.jit
 def scan(
-    x_ptr, dt_ptr, A_ptr, bias_ptr, B_ptr, C_ptr, z_ptr, dy_ptr, cu_ptr,
+    x_ptr, dt_ptr, A_ptr, bias_ptr, B_ptr, C_ptr, dy_ptr, cu_ptr,
     begin_ptr, resume_ptr, dfinal_ptr,
     states_ptr, checkpoint_ptr, adjoints_ptr, step_ptr, decay_ptr, final_ptr, dbegin_ptr,
     sequences, length, tiles, chunks, heads, per_group, low, high,
-    x_sb, x_sl, x_sh, dt_sb, dt_sl, B_sb, B_sl, B_sg, C_sb, C_sl, C_sg, z_sb, z_sl, z_sh, dy_sb, dy_sl, dy_sh,
+    x_sb, x_sl, x_sh, dt_sb, dt_sl, B_sb, B_sl, B_sg, C_sb, C_sl, C_sg, dy_sb, dy_sl, dy_sh,
     T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr,
     RATIO: tl.constexpr, FORWARD: tl.constexpr, REVERSE: tl.constexpr, RESUME: tl.constexpr,
-    VARLEN: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_Z: tl.constexpr,
+    VARLEN: tl.constexpr, SOFTPLUS: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_BEGIN: tl.constexpr, HAS_DFINAL: tl.constexpr, HAS_FINAL: tl.constexpr, HAS_DBEGIN: tl.constexpr,
     SAVE: tl.constexpr, STATES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid: sequences (or chunk slots, to resume), heads * pieces, directions. `RATIO` tiles are a chunk.
 
-    With both directions the first ``sequences`` (or chunk slots) programs of axis 2 = 0 go forward, and
-    axis 2 = 1 goes backward; a program beyond its direction's share ends at once.
+    With both directions axis 2 = 0 goes backward, and axis 2 = 1 forward; a program beyond its direction's
+    share of axis 0 ends at once.
     """
     pieces: tl.constexpr = (P // BP) * (N // BN)
     head = tl.program_id(1) // pieces
@@ -57,7 +58,7 @@ def scan(
         bias = tl.load(bias_ptr + head)
     group = head // per_group
     here = p[:, None] * N + n[None, :]
-    if FORWARD and ((not REVERSE) or tl.program_id(2) == 0):
+    if FORWARD and ((not REVERSE) or tl.program_id(2) == 1):
         sequence = which
         if RESUME:
             sequence = sequence_of(which, cu_ptr, sequences, chunks, T * RATIO, VARLEN)
@@ -112,7 +113,7 @@ def scan(
             carry = tl.dot(tl.trans(x), weighted, carry * tl.exp2(total))
         if HAS_FINAL:
             tl.store(final_ptr + (sequence.to(tl.int64) * heads + head) * (P * N) + here, carry)
-    if REVERSE and ((not FORWARD) or tl.program_id(2) == 1):  # noqa: SIM102
+    if REVERSE and ((not FORWARD) or tl.program_id(2) == 0):  # noqa: SIM102
         if which < sequences:
             batch, start, tokens, slot = sequence_at(which, cu_ptr, length, tiles, T, VARLEN)
             count = tl.cdiv(tokens, T)
@@ -142,10 +143,6 @@ def scan(
                 tl.store(adjoints_ptr + row * (P * N) + here, carry.to(adjoints_ptr.dtype.element_ty))
                 place = t[:, None] * dy_sl + p[None, :]
                 dy = tl.load(ys + at * dy_sl + place, mask=live[:, None], other=0.0)
-                if HAS_Z:
-                    zs = z_ptr + b64 * z_sb + head * z_sh + at * z_sl
-                    z = tl.load(zs + t[:, None] * z_sl + p[None, :], mask=live[:, None], other=0.0)
-                    dy = (dy.to(tl.float32) * silu(z.to(tl.float32))).to(dy.dtype)
                 c = tl.load(cs + at * C_sl + t[:, None] * C_sl + n[None, :], mask=live[:, None], other=0.0)
                 weighted = (c.to(tl.float32) * tl.exp2(decay)[:, None]).to(dy.dtype)
                 carry = tl.dot(tl.trans(dy), weighted, carry * tl.exp2(total))

@@ -17,6 +17,9 @@ TABLE = Path(__file__).with_name("tiles.json")
 WIDTH = 64
 """Channels of a head."""
 
+ALL_REGISTERS = 255
+"""What a thread can have at most."""
+
 VARIABLE = "LETHE_SSD_TILES"
 """Environment variable that names another table, as a search in progress has one."""
 
@@ -33,9 +36,11 @@ class Tiles:
     scan_warps: int = 4
     scan_stages: int = 3
     output_heads: int = 4
-    """Heads that share one C B^T in a program of the forward pass."""
+    """Heads that share one C B^T in a program of `output`."""
     output_warps: int = 4
-    output_stages: int = 2
+    output_stages: int = 3
+    output_registers: int = ALL_REGISTERS
+    """What a thread of `output` may take; with 168 a multiprocessor holds three blocks instead of two."""
     gradient_heads: int = 8
     """Heads whose dB and dC a program adds up in registers."""
     gradient_warps: int = 4

@@ -46,11 +46,11 @@ def operations(node: Node, layout: Layout) -> dict[str, int]:
     square, wide = s.tile * s.tile, s.tile * s.state
     found = {}
     for launch in layout.launches:
-        found[launch.kernel] = 2 * programs * _products(launch.kernel, s, layout, node, square, wide)
+        found[launch.kernel] = 2 * programs * _products(launch.kernel, s, layout, square, wide)
     return found
 
 
-def _products(kernel: str, s: Sizes, layout: Layout, node: Node, square: int, wide: int) -> int:
+def _products(kernel: str, s: Sizes, layout: Layout, square: int, wide: int) -> int:
     """Multiply-adds of one tile of one head."""
     if kernel == "scan":
         flags = next(x.constants for x in layout.launches if x.kernel == "scan")
@@ -59,8 +59,7 @@ def _products(kernel: str, s: Sizes, layout: Layout, node: Node, square: int, wi
         return square * s.width + wide + square * s.n // min(layout.tiles.output_heads, s.per_group)
     if kernel == "gradient":
         shared = 2 * square * s.n // min(layout.tiles.gradient_heads, s.per_group)
-        gate = square * s.width + wide if "z" in node.inputs else 0
-        return 2 * square * s.width + square * s.n + 3 * wide + shared + gate
+        return 2 * square * s.width + square * s.n + 3 * wide + shared
     return 0
 
 

@@ -32,10 +32,10 @@ SCANS = [
     {"scan_p": 16, "scan_n": 64, "scan_warps": 4, "scan_stages": 4},
 ]
 OUTPUTS = [
-    {"output_heads": heads, "output_warps": 4, "output_stages": stages}
-    for stages in (2, 1, 3)
-    for heads in (4, 2, 8, 16)
-]
+    {"output_heads": heads, "output_warps": 4, "output_stages": stages, "output_registers": registers}
+    for stages, registers in ((3, 255), (3, 168), (2, 168), (2, 255), (1, 168))
+    for heads in (16, 8, 4)
+]  # 168 registers let a third block onto a multiprocessor, if its shared memory does
 GRADIENTS = [
     {"gradient_heads": heads, "gradient_warps": warps, "gradient_stages": stages}
     for warps, stages in ((4, 2), (4, 1), (8, 1))
@@ -64,12 +64,19 @@ def variants(case: Case, op: str) -> Iterator[tuple[str, Tiles]]:
         base = Tiles(tile=tile, output_warps=8 if tile == 128 else 4)
         for cut in SCANS:
             yield "scan", replace(base, **cut)
-        if op == "SSD":
+        if "output" in searched(case, op):
             for cut in BIG_OUTPUTS if tile == 128 else OUTPUTS:
                 yield "output", replace(base, **cut)
-        else:
+        if "gradient" in searched(case, op):
             for cut in GRADIENTS:
                 yield "gradient", replace(base, **cut)
+
+
+def searched(case: Case, op: str) -> set[str]:
+    """The kernels of a plan that can be cut in several ways; a gated backward pass launches `output` too."""
+    if op == "SSD":
+        return {"scan", "output"}
+    return {"scan", "gradient"} | ({"output"} if case.gated else set())
 
 
 def timed(base: Bound, kernel: str, tiles: Tiles, place: tuple[str, int | None], repeats: int) -> Row:
@@ -134,14 +141,13 @@ def chosen(found: list[Row], source: str) -> list[Row]:
                         row["kernel"] not in kernels
                     ):
                         kernels[row["kernel"]] = row
-            whole = {tile: k for tile, k in best.items() if len(k) == 2}
+            whole = {tile: k for tile, k in best.items() if k.keys() == searched(case, op)}
             if not whole:
                 continue
             tile = min(whole, key=lambda t: sum(row["median_us"] for row in whole[t].values()))
             cut: dict[str, int] = {"tile": tile}
             for kernel, row in whole[tile].items():
-                prefix = "scan" if kernel == "scan" else kernel
-                cut |= {k: v for k, v in row["tiles"].items() if k.startswith(prefix)}
+                cut |= {k: v for k, v in row["tiles"].items() if k.startswith(kernel)}
             where = {"op": op, "n": case.n, "gated": case.gated, "chunk": case.chunk}
             table.append({"where": where, "source": source, "tiles": cut})
             if case.chunk == 128:  # a longer chunk holds the same tiles

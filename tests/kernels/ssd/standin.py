@@ -248,7 +248,7 @@ def _chunk(
 ) -> tuple[Tensor, Tensor]:
     """Output [B, T, H, P] of T tokens before skip and gate, and the state after them."""
     log = (d * rate).cumsum(1)
-    tokens = torch.arange(x.shape[1])
+    tokens = torch.arange(x.shape[1], device=x.device)
     seen = tokens[:, None] >= tokens[None, :]
     if fault == "a token of the next chunk":
         seen = seen | (tokens[:, None] == 30) & (tokens[None, :] == 31)

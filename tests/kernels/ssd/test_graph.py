@@ -87,6 +87,9 @@ DECLINED = {
     "more heads than a grid holds": (
         "SSD-10 reach", {"case": replace(SMALL, heads=4096, groups=1)}, "4096 heads"
     ),
+    "more rows than a launch numbers": (
+        "SSD-10 reach", {"case": replace(SMALL, length=1 << 20, heads=2048, groups=1)}, "2147483648 rows"
+    ),
     "too far apart": ("SSD-10 reach", {"x": tensor("x", X, strides=(1, 1 << 23, 64, 1))}, "32-bit"),
     "two packed batches": ("SSD-11 packed", {"case": replace(SMALL, batch=2, cuts=(0, 70))}, "must be 1"),
     "limits crossed": ("SSD-12 limits", {"case": replace(SMALL, limits=(0.5, 0.1))}, "must not exceed"),

@@ -131,6 +131,19 @@ def test_values_and_gradients_in_bf16():
     assert_as_good_as_eager(errors(layer, options, 1, 35, "cpu"))
 
 
+def test_what_the_mixer_is_held_against_stays_on_its_device():
+    """On a device without memory: both oracles of the GPU's test make every tensor where the operands are."""
+    options = LAYERS["three groups"]
+    u = torch.empty(2, 70, options["d_model"], device="meta", dtype=torch.bfloat16, requires_grad=True)
+    names = shapes(**options)
+    narrow = {k: torch.empty(*s, device="meta", dtype=u.dtype, requires_grad=True) for k, s in names.items()}
+    wide = {k: v.detach().double() for k, v in narrow.items()}
+    found = eager(u, narrow, 3)
+    gradients = torch.autograd.grad(found, [u, *narrow.values()], torch.empty_like(found))
+    exact = mamba2_layer(u.detach().double(), wide, ngroups=3)
+    assert {t.device.type for t in (found, exact, *gradients)} == {"meta"}
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", list(LAYERS))

@@ -66,6 +66,22 @@ def test_prediction_counts_bytes_and_products_by_hand():
     assert floor_us(forward, plan)["output"] == pytest.approx((4 * io + state + steps) / 4.3e6)
 
 
+@pytest.mark.parametrize("reuse", [True, False])
+def test_a_gate_adds_launches_and_changes_none(reuse):
+    """The kernels of a gated backward pass are the ungated ones, on a dy that takes a region of its own."""
+    from lethe.kernels.ssd.engine import specialisation
+
+    plain, gated = (
+        layout(graphs(replace(PLAIN, gated=g, reuse=reuse))[1].nodes[0], "", 90) for g in (False, True)
+    )
+    assert [x.kernel for x in gated.launches] == ["gate", "scan", "output", "gradient", "finish"]
+    common = [x for x in gated.launches if x.kernel not in ("gate", "output")]
+    assert list(map(specialisation, common)) == list(map(specialisation, plain.launches))
+    dy = PLAIN.batch * PLAIN.length * PLAIN.heads * PLAIN.width * 2
+    assert gated.regions["gated dy"][1] == dy
+    assert gated.workspace_bytes - plain.workspace_bytes == -(-dy // ALIGNMENT) * ALIGNMENT
+
+
 def test_the_table_chooses_the_row_that_agrees_most():
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tiles.json"
