@@ -140,8 +140,9 @@ class Model(nn.Module):
             self.A_log = nn.Parameter(torch.linspace(-2.0, 0.5, heads))
 
     def forward(self, q, k, v, initial, do, dfinal, *gates):
-        if q.shape[-1] != KEYS or v.shape[-1] not in VALUES:
-            raise ValueError(f"declared for {KEYS} keys and {' or '.join(map(str, VALUES))} values a head")
+        if q.shape[-1] not in KEYS or v.shape[-1] not in VALUES:
+            keys, values = (" or ".join(map(str, sizes)) for sizes in (KEYS, VALUES))
+            raise ValueError(f"declared for {keys} keys and {values} values a head")
 
         def run(q, k, v, initial, *rest):
             q, k = (operand(F.normalize(t, dim=-1)) for t in (q, k))
