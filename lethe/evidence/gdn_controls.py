@@ -62,7 +62,8 @@ GATES: dict[str, dict[str, str]] = {
 """Each member of the family, and whether its gates are one number a head or one a channel."""
 
 DECLARED = ((128,), (128, 64))
-"""Keys, and values, for which the kernels are compiled; a list is no size that could be varied (`sites`)."""
+"""Keys, and values, for which the kernels are compiled. The problem has them within a function: a number of
+the module would be varied together with the size that it declares (`lethe.verifier.sites`)."""
 
 REDUCED = ((16,), (16, 8))
 """Sizes of a head at which the battery takes seconds on a CPU."""
@@ -89,7 +90,7 @@ def rows(path: str | Path | None = None, *, native: bool = True) -> list[Row]:
     found = []
     for member, gates in GATES.items():
         head = f"MEMBER = {member!r}\nGATES = {gates!r}\n"
-        sizes = f"KEYS, VALUES = {keys!r}, {values!r}\n"
+        sizes = f"def declared():\n    return {keys!r}, {values!r}\n\n\n"
         backend = f"BACKEND = {'cute_sm90' if native else 'torch'!r}\n"
         problem = (
             f'"""{member}: forward and every gradient, in the chunkwise form."""\n{head}{sizes}{reference}'
