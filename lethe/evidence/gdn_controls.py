@@ -61,10 +61,11 @@ GATES: dict[str, dict[str, str]] = {
 }
 """Each member of the family, and whether its gates are one number a head or one a channel."""
 
-DECLARED = (128, (128, 64))
-"""Keys, and values, for which the kernels are compiled."""
+DECLARED = ((128,), (128, 64))
+"""Keys, and values, for which the kernels are compiled. The problem has them within a function: a number of
+the module would be varied together with the size that it declares (`lethe.verifier.sites`)."""
 
-REDUCED = (16, (16, 8))
+REDUCED = ((16,), (16, 8))
 """Sizes of a head at which the battery takes seconds on a CPU."""
 
 
@@ -82,14 +83,14 @@ def rows(path: str | Path | None = None, *, native: bool = True) -> list[Row]:
     reference, kernel = (source_of(folder / name, CORPUS) for name in ("problem.py", "kernel.py"))
     keys, values = DECLARED if native else REDUCED
     if not native:
-        for name, written, reduced in (("keys", DECLARED[0], keys), ("values", DECLARED[1][0], values[0])):
-            reference = reference.replace(f"{name} = {written}\n", f"{name} = {reduced}\n")
+        for name, written, reduced in (("keys", DECLARED[0], keys), ("values", DECLARED[1], values)):
+            reference = reference.replace(f"{name} = {written[0]}\n", f"{name} = {reduced[0]}\n")
         reference = reference.replace("heads = 2\n", "heads = 1\n")
     digest = provenance.digest([SOURCE])
     found = []
     for member, gates in GATES.items():
         head = f"MEMBER = {member!r}\nGATES = {gates!r}\n"
-        sizes = f"KEYS, VALUES = {keys!r}, {values!r}\n"
+        sizes = f"def declared():\n    return {keys!r}, {values!r}\n\n\n"
         backend = f"BACKEND = {'cute_sm90' if native else 'torch'!r}\n"
         problem = (
             f'"""{member}: forward and every gradient, in the chunkwise form."""\n{head}{sizes}{reference}'
@@ -115,8 +116,8 @@ def native_kinds() -> list[Any]:
     """What decides the libraries of the rows, at either number of values a head."""
     from lethe.kernels.gdn.native import KINDS, Kind
 
-    keys, sizes = DECLARED
-    return [Kind("bfloat16", keys, values, *come, False) for come in KINDS for values in sizes]
+    keys, values = DECLARED
+    return [Kind("bfloat16", k, v, *come, False) for come in KINDS for k in keys for v in values]
 
 
 def place() -> None:

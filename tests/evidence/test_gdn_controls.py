@@ -45,7 +45,7 @@ def test_three_chunks_of_which_the_last_is_cut_short(is_native):
     for row in gdn_controls.rows(native=is_native):
         sizes = sizes_as_written(row.problem)
         assert sizes["length"] > 2 * CHUNK and sizes["length"] % CHUNK
-        assert (sizes["keys"], sizes["values"]) == (keys, values[0])
+        assert (sizes["keys"], sizes["values"]) == (keys[0], values[0])
 
 
 def test_the_reference_says_what_it_is_declared_for():

@@ -14,20 +14,75 @@ def half(t, peak):
     return (t / unit).to(torch.float16).to(t.dtype) * unit
 
 
+def narrow(t):
+    """float16 of what is of order one."""
+    return t.to(torch.float16).to(t.dtype)
+
+
 class Narrow(torch.autograd.Function):
     """Scaled keys and queries and the triangles as products take them: plain float16, for they are of order one.
 
-    What comes back for a triangle has a power of its chunk's own."""
+    What comes back for a triangle has a power of its chunk's own, which `bound` bounds."""
 
     @staticmethod
-    def forward(ctx, t, square=False):
-        ctx.square = square
-        return t.to(torch.float16).to(t.dtype)
+    def forward(ctx, t, bound=None):
+        ctx.bound = bound
+        return narrow(t)
 
     @staticmethod
     def backward(ctx, g):
-        peak = g.abs().nan_to_num(0.0, 0.0, 0.0).amax((-2, -1), keepdim=True) / 16
-        return half(g, peak) if ctx.square else g, None
+        return g if ctx.bound is None else half(g, torch.maximum(ctx.bound, of_chunk(g)) / 16), None
+
+
+class Scores(torch.autograd.Function):
+    """left_i . right_j under the decay from j to i, one a channel, as products of operands that carry it; every
+    operand is rounded with its decay. What comes back to the decay itself is `Decayed`'s."""
+
+    @staticmethod
+    def forward(ctx, left, right, decay):
+        ctx.save_for_backward(left, right, decay)
+        return (left[..., :, None, :] * narrow(right[..., None, :, :] * decay)).sum(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        left, right, decay = ctx.saved_tensors
+        g = g[..., None]
+        rows = (g * narrow(right[..., None, :, :] * decay)).sum(-2)
+        return rows, (g * narrow(left[..., :, None, :] * decay)).sum(-3), None
+
+
+class Decayed(torch.autograd.Function):
+    """t as it is, where it is going to be multiplied by e^c (sign 1) or e^-c (sign -1).
+
+    The gradient of c is the product of t and its gradient: a difference of such products, summed back over
+    the tokens, is how the recurrence's kernels form that of g."""
+
+    @staticmethod
+    def forward(ctx, t, c, sign):
+        ctx.save_for_backward(t, c)
+        ctx.sign = sign
+        return t.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        t, c = ctx.saved_tensors
+        return g, (ctx.sign * t * g).sum_to_size(c.shape), None
+
+
+class Kept(torch.autograd.Function):
+    """e^c S, and for c the product of the state that enters and the adjoint of the one that leaves, as they
+    are handed on."""
+
+    @staticmethod
+    def forward(ctx, S, c, peak, back):
+        ctx.save_for_backward(S, c, peak, back)
+        return torch.exp(c) * S
+
+    @staticmethod
+    def backward(ctx, g):
+        S, c, peak, back = ctx.saved_tensors
+        both = half(S, peak) * half(g, torch.maximum(back, largest(g)))
+        return torch.exp(c) * g, torch.exp(c) * both.sum_to_size(c.shape), None, None
 
 
 class Held(torch.autograd.Function):
@@ -64,6 +119,11 @@ def largest(t):
     return t.amax(tuple(range(2, t.dim())), keepdim=True).reshape(*t.shape[:2], 1, 1)
 
 
+def of_chunk(t):
+    """Of each chunk [B, H, n, ., .], the largest finite magnitude."""
+    return t.detach().abs().nan_to_num(0.0, 0.0, 0.0).amax((-2, -1), keepdim=True)
+
+
 def inverse(M):
     """(I + M)^-1 - I of a strictly lower triangle, from blocks of one row to all, by products alone."""
     size = M.shape[-1]
@@ -92,35 +152,39 @@ def recurrence(q, k, v, g, b, w, S, do, dfinal, scale, chunk):
         return F.pad(t.transpose(1, 2), (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk))
 
     q, k, u, c = (cut(t) for t in (q, k, operand(w * v), g))
+    d = cut(operand(do))
     c = c.cumsum(-2)
+    at, last = c.detach(), c[..., -1:, :]
     seen = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
-    decay = torch.exp((c[..., :, None, :] - c[..., None, :, :]).masked_fill(~seen[:, :, None], -torch.inf))
+    decay = torch.exp((at[..., :, None, :] - at[..., None, :, :]).masked_fill(~seen[:, :, None], -torch.inf))
 
     def scores(left, right):
         """left_i . right_j under the decay from j to i; nothing comes from later tokens."""
         if decay.shape[-1] == 1:
             return left @ right.mT * decay[..., 0]
-        return (left[..., :, None, :] * right[..., None, :, :] * decay).sum(-1)
+        return Scores.apply(left, right, decay)
 
+    own, bound = (q * k).sum(-1, keepdim=True), 2 * scale * of_chunk(d)
+    q, later = Decayed.apply(q, c, 1), Decayed.apply(k, c, -1)
     if b is not None:
-        p = operand(cut(b) * k)
-        T = Narrow.apply(inverse(scores(p, k) * seen.tril(-1)), True)
-        read = Narrow.apply(p * torch.exp(c))
-    A, own = Narrow.apply(scores(q, k) * seen.tril(-1), True), (q * k).sum(-1, keepdim=True)
-    q = Narrow.apply(q * torch.exp(c))
-    last = torch.exp(c[..., -1, :])[..., None]
-    k = Narrow.apply(k * torch.exp(c[..., -1:, :] - c))
+        p = Decayed.apply(operand(cut(b) * k), c, 1)
+        T = Narrow.apply(inverse(scores(p, later) * seen.tril(-1)), torch.zeros_like(bound))
+        read = Narrow.apply(p * torch.exp(at))
+    A = Narrow.apply(scores(q, later) * seen.tril(-1), bound)
+    q = Narrow.apply(q * torch.exp(at))
+    k = Narrow.apply(Decayed.apply(later * torch.exp(at[..., -1:, :] - at), last, 1))
     peak = torch.maximum(largest(S), 8 * largest(k) * largest(u))
-    back = torch.maximum(largest(dfinal), scale * largest(q.detach().mT @ cut(operand(do))))
+    back = torch.maximum(largest(dfinal), scale * largest(q.detach().mT @ d))
     rows = []
     for n in range(q.shape[2]):
         held, N = Held.apply(S, peak), u[:, :, n]
         if b is not None:
             E = operand(N - read[:, :, n] @ held)
             N = E + T[:, :, n] @ E
+        bound[:, :, n] *= of_chunk(N)
         N = Held.apply(N, peak)
         rows.append(scale * (q[:, :, n] @ held + A[:, :, n] @ N + own[:, :, n] * N))
-        S = last[:, :, n] * S + Returned.apply(k[:, :, n].mT @ N, back)
+        S = Kept.apply(S, last[:, :, n].mT, peak, back) + Returned.apply(k[:, :, n].mT @ N, back)
     return torch.cat(rows, 2)[:, :, :length].transpose(1, 2), S
 
 
@@ -140,8 +204,10 @@ class Model(nn.Module):
             self.A_log = nn.Parameter(torch.linspace(-2.0, 0.5, heads))
 
     def forward(self, q, k, v, initial, do, dfinal, *gates):
-        if q.shape[-1] != KEYS or v.shape[-1] not in VALUES:
-            raise ValueError(f"declared for {KEYS} keys and {' or '.join(map(str, VALUES))} values a head")
+        keys, values = declared()
+        if q.shape[-1] not in keys or v.shape[-1] not in values:
+            keys, values = (" or ".join(map(str, sizes)) for sizes in (keys, values))
+            raise ValueError(f"declared for {keys} keys and {values} values a head")
 
         def run(q, k, v, initial, *rest):
             q, k = (operand(F.normalize(t, dim=-1)) for t in (q, k))

@@ -46,6 +46,7 @@ from lethe.kernels.gdn.sm90.out_spec import CHUNK, DK, HANDED, Spec, variants
 from lethe.kernels.gdn.sm90.out_sums import store_tokens, sums, sums_back
 from lethe.kernels.gdn.sm90.out_values import (
     THREADS,
+    arrive,
     hand_on,
     meet,
     publish,
@@ -295,7 +296,7 @@ class Out:
 
         def done(number: int) -> None:
             cute.arch.sync_warp()
-            parts.arrive(barriers + number)
+            arrive(barriers + number)
 
         def store_sums(name: str, tile: int, back: bool = False) -> None:
             pair = sums(place, tile, 4 * spec.panels if name == "w" else WARPS)

@@ -4,6 +4,8 @@ Everything is a warp's own: dq, dk and db replace q, k and b in its columns, and
 that makes dg of dG takes shuffles in quads. Gates that are one number a head go by way of `out_sums`.
 """
 
+from cutlass import cute
+
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES
 from lethe.kernels.gdn.sm90.out_fragments import Float32, add_in_quad, choose, of_quad, sum_of_quad
@@ -59,11 +61,16 @@ def _decay_gradient(place: Place, spec: Spec, at_decay: list, kept: list, ended:
 
 
 def _sum_back(place: Place, at_decay: list, h: int) -> None:
-    """dg_i = sum of dG_j over j >= i, for one channel of the thread, in place."""
+    """dg_i = sum of dG_j over j >= i, for one channel of the thread, in place.
+
+    A sum has later tokens alone: one that an earlier token was subtracted from would have its NaN, or the
+    rounding of a number that may be far larger.
+    """
     later = Float32(0.0)
     for t in reversed(range(8)):
         i = 4 * t + 2 * h
         found = add_in_quad(add_in_quad(at_decay[i] + at_decay[i + 1], "down", 1), "down", 2)
-        total = later + found
-        at_decay[i], at_decay[i + 1] = total, total - at_decay[i]
+        after = choose(place.column < 3, cute.arch.shuffle_sync_down(found, 1), Float32(0.0))
+        at_decay[i + 1] = later + after + at_decay[i + 1]
+        at_decay[i] = at_decay[i + 1] + at_decay[i]
         later = later + of_quad(found, place.lane, 0)

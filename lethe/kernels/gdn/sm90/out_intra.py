@@ -12,11 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cutlass
+
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES, ChannelDecay, between
 from lethe.kernels.gdn.sm90.out_fragments import (
     Float32,
+    Int32,
     as_bits,
+    as_float,
     load_float,
     load_matrices,
     load_two,
@@ -160,8 +164,13 @@ def _columns16(sums: Sums, square: Square, a: list, block: int, decay: ChannelDe
 
 def tf32_fragment(scaled: list, half: int) -> list:
     """Eight tokens of a block of 16 as operand A of a tf32 product."""
-    h0e0, h0e1, h1e0, h1e1 = (tf32_operand(x) for x in scaled[4 * half : 4 * half + 4])
+    h0e0, h0e1, h1e0, h1e1 = (tf32_operand(_kept(x)) for x in scaled[4 * half : 4 * half + 4])
     return [h0e0, h1e0, h0e1, h1e1]
+
+
+def _kept(x):
+    """x; the NaN that arithmetic gives, all bits set but the sign, as one that `tf32_operand` keeps."""
+    return as_float(cutlass.min(as_bits(x), Int32(0x7FFFEFFF)))
 
 
 LOWER = ((0, 0), (1, 0), (1, 1))

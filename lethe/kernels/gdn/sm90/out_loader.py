@@ -14,6 +14,7 @@ from cutlass.cute.nvgpu import cpasync
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90 import parts
 from lethe.kernels.gdn.sm90.out_fragments import Int32, asm, choose, copy_out, store_float
+from lethe.kernels.gdn.sm90.out_values import arrive
 
 CHUNK = 64
 PLACES = {"g": at.SMALL_G, "b": at.SMALL_B, "w": at.SMALL_W}
@@ -99,7 +100,7 @@ def load_scalars(base: cute.Pointer, barrier: cute.Pointer, names, tensors, star
             value = choose(token < valid, flat[row * heads + head].to(cutlass.Float32), cutlass.Float32(0.0))
             store_float(base.toint() + Int32(PLACES[name]) + token * 4, value)
     cute.arch.sync_warp()
-    parts.arrive(barrier)
+    arrive(barrier)
 
 
 @cute.jit

@@ -57,6 +57,16 @@ def publish() -> None:
     cute.arch.fence_proxy("async.shared", space="cta")
 
 
+def arrive(barrier: cute.Pointer) -> None:
+    """Arrive once for the whole warp, with no count: an instruction that reads no register.
+
+    `parts.arrive` has its count in one. For ``out`` with d_v = 64, bfloat16 and no gates ptxas let it be
+    overwritten before it was read, and a barrier that was given that count ends the kernel.
+    """
+    with cute.arch.elect_one():
+        asm("mbarrier.arrive.shared::cta.b64 _, [$0];", "", [barrier.toint()], "r", True)
+
+
 def leave_maximum(place: Place, which: int, most) -> None:
     """Put the warp's largest magnitude where `common` finds it, one barrier later."""
     store_float(place.base + Int32(at.SMALL_MAXIMA + 32 * which) + place.warp * 4, most)
