@@ -65,6 +65,21 @@ def test_packed_sequences_end_before_the_next_one_whatever_it_holds():
         assert np.array_equal(*pair), name
 
 
+def test_a_nan_reaches_what_depends_on_it_and_no_further_than_its_eight_tokens():
+    problem = cases.make(Case("gla", "mild", length=80))
+    problem.x["q"][:, 20] = float("nan")
+    found = problem.results(run(problem))
+    assert found["g"][:, 24:].isfinite().all() and found["k"][:, 24:].isfinite().all()
+    assert found["g"][:, :21].isnan().all() and found["k"][:, :20].isnan().all()
+
+
+def test_arrivals_at_a_barrier_read_no_register():
+    """ptxas let a count be overwritten before the barrier had read it (`out_values.arrive`)."""
+    out = emulate.load(SM90, "out", **cases.make(Case("gla", "mild", length=80)).options)
+    arrivals = [line for line in out.ptx.splitlines() if "mbarrier.arrive.shared" in line]
+    assert arrivals and all(line.endswith("];") for line in arrivals)
+
+
 def silence(x: dict) -> None:
     """Nothing is written and nothing comes back: in the first head at all, in the second within one chunk."""
     for name in ("v", "do"):
