@@ -12,7 +12,7 @@ MAPPED = {}
 
 
 def shown():
-    """Keep the files of the engine's kernels mapped: a trace of launches knows a candidate's code by its file."""
+    """Keep the files of the engine's kernels mapped: a trace of launches knows a candidate's code by them."""
     for name in set(images()) - MAPPED.keys():
         with open(name, "rb") as file:
             MAPPED[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

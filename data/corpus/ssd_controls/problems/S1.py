@@ -33,6 +33,20 @@ class Returned(torch.autograd.Function):
         return operand(g)
 
 
+class Read(torch.autograd.Function):
+    """q S^T, of a state in 16 bits; what comes back to it is a product that takes q in as many."""
+
+    @staticmethod
+    def forward(ctx, q, S):
+        ctx.save_for_backward(q, S)
+        return q @ operand(S).mT
+
+    @staticmethod
+    def backward(ctx, g):
+        q, S = ctx.saved_tensors
+        return g @ operand(S), g.mT @ operand(q)
+
+
 class Kept(torch.autograd.Function):
     """e^c S; for c the product of the state that enters and the adjoint of the one that leaves, as kept."""
 
@@ -65,7 +79,7 @@ def ssd(x, dt, A, B, C, D, z, dt_bias, chunk):
         k, q = (t.repeat_interleave(share, 1) for t in (k, q))
         log, w = (t.transpose(1, 2)[..., None] for t in (log, step[:, part]))
         last = log[:, :, -1:]
-        y = Rounded.apply(pairs * decay * w.mT) @ u + (torch.exp(log) * q) @ Rounded.apply(S).mT
+        y = Rounded.apply(pairs * decay * w.mT) @ u + Read.apply(torch.exp(log) * q, S)
         S = Kept.apply(S, last) + Returned.apply(u.mT @ Rounded.apply(torch.exp(last - log) * w * k))
         rows.append(y.transpose(1, 2))
     return Returned.apply(torch.cat(rows, 1) + D[:, None] * x) * F.silu(z)
