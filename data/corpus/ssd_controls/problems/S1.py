@@ -73,6 +73,7 @@ def ssd(x, dt, A, B, C, D, z, dt_bias, chunk):
         log = (step[:, part] * A).cumsum(1)
         between = (log[:, :, None] - log[:, None]).permute(0, 3, 1, 2)
         seen = torch.ones(between.shape[-2:], dtype=torch.bool, device=x.device).tril()
+        between = torch.where(seen & seen.mT, between.detach(), between)  # no step lies between t and t
         decay = torch.exp(between.masked_fill(~seen, -torch.inf))
         u, k, q = (t[:, part].transpose(1, 2) for t in (x, B, C))
         pairs = Returned.apply(q @ k.mT).repeat_interleave(share, 1)
