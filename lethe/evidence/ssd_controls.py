@@ -6,11 +6,17 @@
   initial state and returns the final one and every gradient beside the output, so that each gate judges the
   backward pass's values too.
 * The engine takes 16-bit operands and multiplies 16-bit operands: the references round what they are given
-  and what each product takes to bfloat16; sums stay in float32. They say what they are declared for: 64
-  channels, 64 or 128 states. No decay of a chunk underflows at the usual draws.
+  and what each product takes to bfloat16, and what its design keeps so: dy behind the gate, the adjoint of
+  each chunk's state (the gradient of a decay meets that too), sums over heads of pairs; other sums stay in
+  float32. They say what they are declared for: 64 channels, 64 or 128 states. No decay of a chunk underflows
+  at the usual draws.
 * The references are chunked because masked terms are products with zero there, and 0 times NaN is NaN in the
   published form as on every tensor core: the masks that EXC-01 compares are defined by that form. The gate
-  charges no element on which the two readings of 0 times NaN disagree.
+  charges no element on which the two readings of 0 times NaN disagree. For the same reason they associate
+  products as the engine does: x meets B with its decay, C B^T is formed once for a group, and so its gradient
+  is summed over the heads before it meets B or C. An infinity in a sum of other terms would be a NaN.
+* The engine compiles and launches its kernels itself. On a GPU its rows are ``native``, and RES-02 reads what
+  they need from a trace; the candidates map the kernels' files, by which the trace knows them.
 * Licence: MIT. Left out: nothing. Row id: S1, S2.
 """
 
@@ -25,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from lethe import provenance
 from lethe.audit import lines
-from lethe.audit.corpora import ListedCorpus
+from lethe.audit.corpora import ListedCorpus, Row
 from lethe.audit.lines import Line
 from lethe.evidence import controls, elsewhere
 
@@ -39,10 +45,20 @@ SOURCE = "lethe/kernels/ssd"
 FILE = "ssd_controls.jsonl"
 
 
-def load(path: str | Path | None = None) -> ListedCorpus:
-    """The two rows. Raises CorpusError where a file or the engine is missing."""
+def load(path: str | Path | None = None, *, native: bool = True) -> ListedCorpus:
+    """The two rows, as a GPU runs them; not `native`: as Triton's interpreter does.
+
+    Raises CorpusError where a file or the engine is missing.
+    """
     folder = Path(path) if path is not None else provenance.ROOT / FOLDER
-    return ListedCorpus(CORPUS, [controls.row(folder, n, NAMES[n], SOURCE, CORPUS) for n in NAMES])
+    rows = [controls.row(folder, n, NAMES[n], SOURCE, CORPUS) for n in NAMES]
+    return ListedCorpus(CORPUS, [launching(row) for row in rows] if native else rows)
+
+
+def launching(row: Row) -> Row:
+    """`row` as a candidate that launches kernels of its own library: the engine compiles and launches without
+    ``@triton.jit``'s own call, so that RES-02 reads what its kernels need from a trace."""
+    return replace(row, language="native", candidate=replace(row.candidate, language="native"))
 
 
 def judge_as_written(settings: JudgeSettings) -> JudgeLike:
@@ -79,10 +95,11 @@ def run(out: Path, device: str) -> list[str]:
 
     out.mkdir(parents=True, exist_ok=True)
     elsewhere.note(out, "cuda" if device == "cuda" else "cpu")
+    native = device == "cuda"
     settings, found = JudgeSettings(device=device, quick=True), []
-    if device != "cuda":
+    if not native:
         settings = replace(settings, factory="lethe.evidence.ssd_controls:judge_as_written")
-    for result in judged(list(load().rows()), settings, workers=len(NAMES) if device == "cuda" else 1):
+    for result in judged(list(load(native=native).rows()), settings, workers=len(NAMES) if native else 1):
         found.append(lines.make(result.row, result.verdict, settings.record(), result.wall))
         text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in found)
         provenance.write_atomically(out / FILE, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from lethe.audit.corpora import CorpusError
 from lethe.evidence import elsewhere, ssd_controls
 from lethe.references.ssd import ssd_backward, ssd_reference
+from lethe.verifier.executors import libraries
 from lethe.verifier.modes import widened
 from lethe.verifier.problem import ProblemError, instantiate, sizes_as_written
 from tests.evidence.test_controls import line
@@ -80,6 +82,38 @@ def test_the_reference_says_what_it_is_declared_for(corpus, name):
         instance = instantiate(problem, sizes)
         with pytest.raises((ProblemError, ValueError), match="64 channels and 64 or 128 states"):
             instance.module(*instance.draw(0))
+
+
+def test_on_a_gpu_a_trace_is_asked_what_the_kernels_need(corpus):
+    """The same text at either place; only a library's kernels are looked for in a trace."""
+    here = ssd_controls.load(native=False)
+    for row in corpus.rows():
+        other = here.get(row.id)
+        assert (row.language, row.candidate.language) == ("native", "native")
+        assert (other.language, other.candidate.language) == ("triton", "triton")
+        assert row.candidate.source == other.candidate.source
+
+
+@pytest.mark.parametrize("name", list(ssd_controls.NAMES))
+def test_a_trace_knows_the_engine_s_kernels(corpus, name):
+    """A compiled kernel lies in a file that the candidate maps, and no other kernel's code does."""
+    from lethe.kernels.ssd import cases, engine
+    from lethe.kernels.ssd.plan import layout
+
+    text: dict = {}
+    exec(corpus.get(name).candidate.source, text)
+    case = next(case for case in cases.speed() if case.gated)
+    launch = layout(cases.graphs(case)[1].nodes[0], "", 90).launches[0]
+    before = libraries.mapped()
+    engine.forget()
+    engine.prepare_cuda(launch, 90)
+    text["shown"]()
+    (file,) = libraries.own_files(libraries.mapped() - before)
+    code = [Path(file).read_bytes()]
+    assert libraries.holds(code, "gate") and not libraries.holds(code, "gradient")
+    text["shown"]()
+    (kept,) = text["MAPPED"].values()
+    kept.close()
 
 
 def test_without_the_engine_the_corpus_says_so(monkeypatch):

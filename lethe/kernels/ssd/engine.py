@@ -126,6 +126,15 @@ def forget() -> None:
     _kernels.clear()
 
 
+def images() -> list[str]:
+    """Files that hold the device code of the kernels in memory: those of Triton's cache. Triton gives the
+    driver a copy, so that no mapping of this process leads to them by itself."""
+    from triton.runtime.cache import get_cache_manager
+
+    found = (get_cache_manager(kernel.hash).get_file(f"{kernel.name}.cubin") for kernel in _kernels.values())
+    return sorted({file for file in found if file is not None})
+
+
 def _slots(launch: Launch) -> tuple[list[Any], list[tuple[int, Value]]]:
     """All arguments in order, with the places of addresses left to fill."""
     arguments: list[Any] = []

@@ -117,10 +117,10 @@ def gradient(
                 dx += skip * dy.to(tl.float32)
             tl.store(dx_ptr + out, dx.to(x.dtype), mask=live[:, None])
             part = tl.dot(x, d)
-            cross = late * tl.sum(part * b.to(tl.float32), 1)
+            cross = tl.where(live, late * tl.sum(part * b.to(tl.float32), 1), 0.0)
             dB += part * (late * step)[:, None]
             part = tl.dot(dy, h)
-            rows = early * tl.sum(part * c.to(tl.float32), 1)
+            rows = tl.where(live, early * tl.sum(part * c.to(tl.float32), 1), 0.0)
             dC += part * early[:, None]
             columns = step * cross
             kept = tl.sum(columns, 0) + tl.exp2(total) * product

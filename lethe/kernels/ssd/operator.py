@@ -25,10 +25,12 @@ Options = tuple[int, bool, float, float, str]
 
 def target_of(tensor: Tensor) -> int | None:
     """The CUDA target of the tensor's device; None for Triton's interpreter on a CPU."""
-    if tensor.device.type == "cuda":
+    # An interpreter may let tensors of the host pass for a GPU's; their memory tells.
+    where = tensor.untyped_storage().device
+    if where.type == "cuda":
         major, minor = torch.cuda.get_device_capability(tensor.device)
         return 10 * major + minor
-    if tensor.device.type == "cpu" and engine.interpreted():
+    if where.type == "cpu" and engine.interpreted():
         return None
     raise ValueError(
         f"x is on {tensor.device}; the engine needs a CUDA device"

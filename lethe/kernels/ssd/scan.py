@@ -19,13 +19,21 @@ import triton.language as tl
 from lethe.kernels.ssd.tokens import last_of, sequence_at, sequence_of, step_size
 
 LOG2E = tl.constexpr(1.4426950408889634)
+LEAST = tl.constexpr(-152.0)
+"""Of what decays by more in a step nothing is left: below 2^-150 an exponential is zero in float32. The sums
+of a tile of 128 stay below 2^15, so that rounding moves a difference by 128 halves of 2^-9 at most."""
 
 
 @triton.jit
 def tile_steps(raw, live, rate, bias, low, high, SOFTPLUS: tl.constexpr):
-    """Steps and cumulated decay (log2) of a tile; tokens beyond the end have step 0 and change nothing."""
+    """Steps and cumulated decay (log2) of a tile; tokens beyond the end have step 0 and change nothing.
+
+    A step that lets nothing through counts as `LEAST`: behind a running sum of 1e6 a difference has units
+    of 1/8, and lanes that add in another order differ by one. An infinite one stays: its differences are NaN.
+    """
     step = tl.where(live, step_size(raw.to(tl.float32), bias, low, high, SOFTPLUS), 0.0)
-    return step, tl.cumsum(step * rate, 0)
+    decay = step * rate
+    return step, tl.cumsum(tl.where((decay < LEAST) & (decay > float("-inf")), LEAST, decay), 0)
 
 
 @triton.jit

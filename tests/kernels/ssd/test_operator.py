@@ -130,6 +130,25 @@ def test_operands_are_on_one_device_and_cuts_rise():
             call(SMALL, packed, cu_seqlens=torch.tensor(cuts))
 
 
+def test_memory_of_the_host_is_interpreted_whatever_it_passes_for():
+    """As under the verifier, whose suspects see a GPU where Triton interprets."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    from lethe.kernels.ssd.operator import target_of
+
+    class Pretended(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func == torch.Tensor.device.__get__:
+                return torch.device("cuda", 0)
+            return func(*args, **(kwargs or {}))
+
+    tensor = torch.zeros(2)
+    with Pretended():
+        assert tensor.device.type == "cuda"
+        assert target_of(tensor) is None
+
+
 def test_what_the_engine_declines_is_said_in_one_sentence():
     import torch
 

@@ -9,26 +9,81 @@ def operand(t):
     return t.to(torch.bfloat16).float()
 
 
+class Rounded(torch.autograd.Function):
+    """`operand` of what a product takes; what comes back is a float32 sum."""
+
+    @staticmethod
+    def forward(ctx, t):
+        return operand(t)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Returned(torch.autograd.Function):
+    """t as it is; what comes back is kept in 16 bits, or meets a product that takes as many."""
+
+    @staticmethod
+    def forward(ctx, t):
+        return t.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return operand(g)
+
+
+class Read(torch.autograd.Function):
+    """q S^T, of a state in 16 bits; what comes back to it is a product that takes q in as many."""
+
+    @staticmethod
+    def forward(ctx, q, S):
+        ctx.save_for_backward(q, S)
+        return q @ operand(S).mT
+
+    @staticmethod
+    def backward(ctx, g):
+        q, S = ctx.saved_tensors
+        return g @ operand(S), g.mT @ operand(q)
+
+
+class Kept(torch.autograd.Function):
+    """e^c S; for c the product of the state that enters and the adjoint of the one that leaves, as kept."""
+
+    @staticmethod
+    def forward(ctx, S, c):
+        ctx.save_for_backward(S, c)
+        return torch.exp(c) * S
+
+    @staticmethod
+    def backward(ctx, g):
+        S, c = ctx.saved_tensors
+        return torch.exp(c) * g, torch.exp(c) * (S * operand(g)).sum((-2, -1), keepdim=True)
+
+
 def ssd(x, dt, A, B, C, D, z, dt_bias, chunk):
     """The chunked form of Dao and Gu (2024), listing 1: x [b, l, h, p], dt [b, l, h], B, C [b, l, g, n]."""
     batch, length, heads, width = x.shape
-    step = F.softplus(dt + dt_bias)
-    B, C = (t.repeat_interleave(heads // t.shape[2], 2) for t in (B, C))
-    driven = operand(x * step[..., None])
     S = torch.zeros(batch, heads, width, B.shape[-1], dtype=x.dtype, device=x.device)
+    step = F.softplus(dt + dt_bias)
+    share = heads // B.shape[2]
     rows = []
     for first in range(0, length, chunk):
         part = slice(first, first + chunk)
         log = (step[:, part] * A).cumsum(1)
         between = (log[:, :, None] - log[:, None]).permute(0, 3, 1, 2)
         seen = torch.ones(between.shape[-2:], dtype=torch.bool, device=x.device).tril()
+        between = torch.where(seen & seen.mT, between.detach(), between)  # no step lies between t and t
         decay = torch.exp(between.masked_fill(~seen, -torch.inf))
-        u, k, q = (t[:, part].transpose(1, 2) for t in (driven, B, C))
-        log = log.transpose(1, 2)[..., None]
-        y = operand(q @ k.mT * decay) @ u + torch.exp(log) * (q @ operand(S).mT)
-        S = torch.exp(log[:, :, -1:]) * S + operand(torch.exp(log[:, :, -1:] - log) * u).mT @ k
+        u, k, q = (t[:, part].transpose(1, 2) for t in (x, B, C))
+        pairs = Returned.apply(q @ k.mT).repeat_interleave(share, 1)
+        k, q = (t.repeat_interleave(share, 1) for t in (k, q))
+        log, w = (t.transpose(1, 2)[..., None] for t in (log, step[:, part]))
+        last = log[:, :, -1:]
+        y = Rounded.apply(pairs * decay * w.mT) @ u + Read.apply(torch.exp(log) * q, S)
+        S = Kept.apply(S, last) + Returned.apply(u.mT @ Rounded.apply(torch.exp(last - log) * w * k))
         rows.append(y.transpose(1, 2))
-    return (torch.cat(rows, 1) + D[:, None] * x) * F.silu(z)
+    return Returned.apply(torch.cat(rows, 1) + D[:, None] * x) * F.silu(z)
 
 
 class Model(nn.Module):
