@@ -7,6 +7,7 @@ In log2 units ``x = G log2(e)``, and m = x at the middle row of a block of 16 to
 channel that is at most 1. References r are x at rows 16, 32 and 48; ``gamma`` is x at the last row.
 """
 
+import math
 from collections.abc import Callable
 
 from cutlass import cute
@@ -17,6 +18,7 @@ from lethe.kernels.gdn.sm90.out_fragments import (
     Float32,
     Int32,
     add_in_quad,
+    asm,
     choose,
     exp2,
     larger_than,
@@ -57,7 +59,7 @@ class ChannelDecay:
         self.after = [self.r16, self.r32, self.r48, self.gamma]
         self.x = x
         ends = [x[8 * b + 5 * t + 2 * h] - self.middle[b][h] for b in BLOCKS for h in HALVES for t in HALVES]
-        self.steep = larger_than(LIMIT, ends)  # or NaN: where one is, nothing is relative to the middle
+        self.steep = larger_than(LIMIT, [number(end, -math.inf) for end in ends])
         self.e = [exp2(x[i] - self.middle[i // 8][i // 2 % 2]) for i in range(32)]
 
     def from_start(self, b: int) -> list:
@@ -145,6 +147,11 @@ class NoDecay:
 def between(later: list, earlier: list) -> list:
     """Decay from one reference to a later one, at most 1."""
     return [exp2(late - early) for late, early in zip(later, earlier, strict=True)]
+
+
+def number(x, least: float):
+    """x; where it is NaN, `least`, which x is nowhere below."""
+    return asm("max.f32 $0, $1, $2;", "f", [x, Float32(least)], "ff")
 
 
 def run_alone(first, second, before, lane) -> tuple:

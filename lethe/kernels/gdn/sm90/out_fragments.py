@@ -59,11 +59,6 @@ def reciprocal(x):
     return asm("rcp.approx.ftz.f32 $0, $1;", "f", [x], "f")
 
 
-def larger_number(a, b):
-    """max(a, b); the other one if one of them is NaN."""
-    return asm("max.f32 $0, $1, $2;", "f", [a, b], "ff")
-
-
 def larger(a, b):
     """max(a, b); NaN if one of them is."""
     return asm("max.NaN.f32 $0, $1, $2;", "f", [a, b], "ff")
@@ -154,11 +149,11 @@ def two_to(power):
 
 
 def larger_than(limit: float, values: Sequence):
-    """Has any lane of the warp a value of larger magnitude, or NaN? As integers a NaN's bits are larger."""
+    """Has any lane of the warp a value of larger magnitude?"""
     found = magnitude(values[0])
     for x in values[1:]:
         found = larger(found, magnitude(x))
-    return cute.arch.vote_any_sync(as_bits(found) > as_bits(Float32(limit)))
+    return cute.arch.vote_any_sync(found > limit)
 
 
 def largest_packed(words: Sequence, dtype):

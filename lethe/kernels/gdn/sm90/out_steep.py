@@ -15,14 +15,13 @@ from collections.abc import Callable, Sequence
 from cutlass import cute
 
 from lethe.kernels.gdn.sm90 import out_memory as at
-from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES, ChannelDecay
+from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES, ChannelDecay, number
 from lethe.kernels.gdn.sm90.out_fragments import (
     Float32,
     Int32,
     as_bits,
     choose,
     exp2,
-    larger_number,
     load_float,
     load_matrices,
     load_two,
@@ -80,7 +79,7 @@ class Steep:
         """Factors of their columns, 0 elsewhere and for NaN."""
         pairs = zip(self.x(b), self._first_of_lower(b, side), strict=True)
         found = [_only(_negated(self._lower(i, side)), r, x) for i, (x, r) in enumerate(pairs)]
-        return [larger_number(x, Float32(0.0)) for x in found]
+        return [number(x, 0.0) for x in found]
 
     def together(self, value, side: int):
         """An element of a diagonal block of 8 if its row and column share a square, else 0."""
