@@ -9,9 +9,10 @@
 * Around the operator stands what a layer has there, the same torch on both sides: normalised keys and
   queries, sigmoids, and log decays above -5 (the bound that KDA's kernels set) of which most are mild.
 * The kernels take bfloat16: the references round what they are given, and what each product takes, to it,
-  but for what the kernels document as float16 (`lethe.kernels.gdn.precision`): scaled keys and queries and
-  both triangles as they are; states, their adjoints and what is added to them with one power of two for a
-  sequence, or a chunk, so that what lies 18 binades or more below the largest loses digits. Sums and the
+  but for what the kernels document as float16 (`lethe.kernels.gdn.precision`): keys, queries and both
+  triangles, the causal one with its scale, as they are, so that what is below 2^-14 loses digits; states,
+  their adjoints and what is added to them with one power of two for a sequence, or a chunk, as what comes
+  back to a triangle, so that what lies 18 binades or more below the largest loses them. Sums and the
   diagonals of a chunk's triangles are float32. The bands follow from the references' own error; the kernels'
   pins are `gdn_gpu_checks`' business.
 * The references are chunked, made of products alone, and hold the diagonals apart as the kernels do, so that

@@ -20,18 +20,21 @@ def narrow(t):
 
 
 class Narrow(torch.autograd.Function):
-    """Scaled keys and queries and the triangles as products take them: plain float16, for they are of order one.
-
-    What comes back for a triangle has a power of its chunk's own, which `bound` bounds."""
+    """Scaled keys and queries and the triangles as products take them: plain float16, for they are of order one."""
 
     @staticmethod
-    def forward(ctx, t, bound=None):
-        ctx.bound = bound
+    def forward(ctx, t):
         return narrow(t)
 
     @staticmethod
     def backward(ctx, g):
-        return g if ctx.bound is None else half(g, torch.maximum(ctx.bound, of_chunk(g)) / 16), None
+        return g
+
+
+def back_to(g, bounds):
+    """What comes back to a triangle: one power a chunk, from what is multiplied to give it, whose largest
+    magnitudes are in `bounds`."""
+    return half(g, torch.maximum(bounds[0] * bounds[1], of_chunk(g)) / 16)
 
 
 class Scores(torch.autograd.Function):
@@ -39,16 +42,47 @@ class Scores(torch.autograd.Function):
     operand is rounded with its decay. What comes back to the decay itself is `Decayed`'s."""
 
     @staticmethod
-    def forward(ctx, left, right, decay):
+    def forward(ctx, left, right, decay, bounds):
         ctx.save_for_backward(left, right, decay)
-        return (left[..., :, None, :] * narrow(right[..., None, :, :] * decay)).sum(-1)
+        ctx.bounds = bounds
+        return (narrow(left)[..., :, None, :] * narrow(right[..., None, :, :] * decay)).sum(-1)
 
     @staticmethod
     def backward(ctx, g):
         left, right, decay = ctx.saved_tensors
-        g = g[..., None]
+        g = back_to(g, ctx.bounds)[..., None]
         rows = (g * narrow(right[..., None, :, :] * decay)).sum(-2)
-        return rows, (g * narrow(left[..., :, None, :] * decay)).sum(-3), None
+        return rows, (g * narrow(left[..., :, None, :] * decay)).sum(-3), None, None
+
+
+class Weighted(torch.autograd.Function):
+    """The same under one decay a head, which the products carry and the operands do not."""
+
+    @staticmethod
+    def forward(ctx, left, right, decay, bounds):
+        ctx.save_for_backward(left, right, decay)
+        ctx.bounds = bounds
+        return narrow(left) @ narrow(right).mT * decay
+
+    @staticmethod
+    def backward(ctx, g):
+        left, right, decay = ctx.saved_tensors
+        g = back_to(g * decay, ctx.bounds)
+        return g @ narrow(right), g.mT @ narrow(left), None, None
+
+
+class Adjoint(torch.autograd.Function):
+    """t as it is; `peak` becomes the largest magnitude of what comes back to it, by chunk."""
+
+    @staticmethod
+    def forward(ctx, t, peak):
+        ctx.peak = peak
+        return t.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        ctx.peak.copy_(of_chunk(g))
+        return g, None
 
 
 class Decayed(torch.autograd.Function):
@@ -158,33 +192,34 @@ def recurrence(q, k, v, g, b, w, S, do, dfinal, scale, chunk):
     seen = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     decay = torch.exp((at[..., :, None, :] - at[..., None, :, :]).masked_fill(~seen[:, :, None], -torch.inf))
 
-    def scores(left, right):
+    def scores(left, right, *bounds):
         """left_i . right_j under the decay from j to i; nothing comes from later tokens."""
         if decay.shape[-1] == 1:
-            return left @ right.mT * decay[..., 0]
-        return Scores.apply(left, right, decay)
+            return Weighted.apply(left, right, decay[..., 0], bounds)
+        return Scores.apply(left, right, decay, bounds)
 
-    own, bound = (q * k).sum(-1, keepdim=True), 2 * scale * of_chunk(d)
+    own, written = scale * (q * k).sum(-1, keepdim=True), torch.zeros_like(of_chunk(d))
+    back = torch.zeros_like(written)
     q, later = Decayed.apply(q, c, 1), Decayed.apply(k, c, -1)
     if b is not None:
         p = Decayed.apply(operand(cut(b) * k), c, 1)
-        T = Narrow.apply(inverse(scores(p, later) * seen.tril(-1)), torch.zeros_like(bound))
+        T = Narrow.apply(inverse(scores(p, later, written, back) * seen.tril(-1)))
         read = Narrow.apply(p * torch.exp(at))
-    A = Narrow.apply(scores(q, later) * seen.tril(-1), bound)
+    A = Narrow.apply(scale * scores(q, later, written, 2 * scale * of_chunk(d)) * seen.tril(-1))
     q = Narrow.apply(q * torch.exp(at))
     k = Narrow.apply(Decayed.apply(later * torch.exp(at[..., -1:, :] - at), last, 1))
     peak = torch.maximum(largest(S), 8 * largest(k) * largest(u))
-    back = torch.maximum(largest(dfinal), scale * largest(q.detach().mT @ d))
+    returned = torch.maximum(largest(dfinal), scale * largest(q.detach().mT @ d))
     rows = []
     for n in range(q.shape[2]):
         held, N = Held.apply(S, peak), u[:, :, n]
         if b is not None:
-            E = operand(N - read[:, :, n] @ held)
+            E = Adjoint.apply(operand(N - read[:, :, n] @ held), back[:, :, n])
             N = E + T[:, :, n] @ E
-        bound[:, :, n] *= of_chunk(N)
+        written[:, :, n] = of_chunk(N)
         N = Held.apply(N, peak)
-        rows.append(scale * (q[:, :, n] @ held + A[:, :, n] @ N + own[:, :, n] * N))
-        S = Kept.apply(S, last[:, :, n].mT, peak, back) + Returned.apply(k[:, :, n].mT @ N, back)
+        rows.append(scale * (q[:, :, n] @ held) + A[:, :, n] @ N + own[:, :, n] * N)
+        S = Kept.apply(S, last[:, :, n].mT, peak, returned) + Returned.apply(k[:, :, n].mT @ N, returned)
     return torch.cat(rows, 2)[:, :, :length].transpose(1, 2), S
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from lethe.evidence.gdn_precision import MEMBERS, Case
 from lethe.kernels.gdn.precision import ROUNDOFF
@@ -71,6 +72,18 @@ def test_a_nan_reaches_what_depends_on_it_and_no_further_than_its_eight_tokens()
     found = problem.results(run(problem))
     assert found["g"][:, 24:].isfinite().all() and found["k"][:, 24:].isfinite().all()
     assert found["g"][:, :21].isnan().all() and found["k"][:, :20].isnan().all()
+
+
+def test_a_nan_in_a_gate_reaches_no_earlier_query():
+    """Within eight tokens, within sixteen, and in the second of a thread's two."""
+    problem = cases.make(Case("gla", "mild", length=80))
+    found = {}
+    for head, token, channel in ((0, 21, 5), (1, 43, 70)):
+        problem.x["g"][:, token, head, channel] = float("nan")
+        found[head] = torch.zeros(80, 128, dtype=torch.bool)
+        found[head][token:64, channel] = True
+    dq = problem.results(run(problem))["q"]
+    assert all(torch.equal(dq[0, :, head].isnan(), expected) for head, expected in found.items())
 
 
 def test_arrivals_at_a_barrier_read_no_register():

@@ -6,7 +6,7 @@ import cutlass
 from cutlass import cute
 
 from lethe.kernels.gdn.sm90 import out_memory as at
-from lethe.kernels.gdn.sm90.out_decay import ChannelDecay
+from lethe.kernels.gdn.sm90.out_decay import ChannelDecay, run_alone
 from lethe.kernels.gdn.sm90.out_fragments import Float32, load_rows_if, store_rows_if
 from lethe.kernels.gdn.sm90.out_intra import Sums, as_columns, as_rows
 from lethe.kernels.gdn.sm90.out_pairs import Adjoints
@@ -54,7 +54,7 @@ def between_rows(place: Place, spec: Spec, decay: ChannelDecay, found: Adjoints,
         _go(as_rows, as_columns, decay)
 
     def steep() -> None:
-        _go(steep_rows, steep_columns, Steep(ChannelDecay(place, rates()), place))
+        _go(steep_rows, steep_columns, Steep(ChannelDecay(place, rates(), run_alone), place))
 
     def _go(rows, columns, factors) -> None:
         keys = lambda b: place.keys.values(at.K, b, spec.dtype)  # noqa: E731

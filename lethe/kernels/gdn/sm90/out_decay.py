@@ -7,12 +7,19 @@ In log2 units ``x = G log2(e)``, and m = x at the middle row of a block of 16 to
 channel that is at most 1. References r are x at rows 16, 32 and 48; ``gamma`` is x at the last row.
 """
 
+import math
+from collections.abc import Callable
+
+from cutlass import cute
+
 from lethe.kernels.gdn.sm90 import out_memory as at
 from lethe.kernels.gdn.sm90.out_fragments import (
     LOG2E,
     Float32,
     Int32,
     add_in_quad,
+    asm,
+    choose,
     exp2,
     larger_than,
     load_float,
@@ -34,15 +41,15 @@ def rates(place) -> list:
 class ChannelDecay:
     """Fragments and references of one chunk; lists of two are for the channels r and r + 8."""
 
-    def __init__(self, place, rates: list):
-        """Sum up `rates`, the fragment of g."""
+    def __init__(self, place, rates: list, run: Callable | None = None):
+        """Sum up `rates`, the fragment of g, by `run`."""
         lane = place.lane
         x = [Float32(0.0)] * 32
         for h in HALVES:
             before = Float32(0.0)
             for t in range(8):
                 first, second = (rates[4 * t + 2 * h + e] for e in HALVES)
-                one, two, before = _run(first, second, before, lane)
+                one, two, before = (run or _run)(first, second, before, lane)
                 x[4 * t + 2 * h], x[4 * t + 2 * h + 1] = one, two
         row = lambda n: [of_quad(x[4 * (n // 8) + 2 * h + n % 2], lane, n % 8 // 2) for h in HALVES]  # noqa: E731
         self.middle = [row(16 * b + 8) for b in BLOCKS]
@@ -52,7 +59,7 @@ class ChannelDecay:
         self.after = [self.r16, self.r32, self.r48, self.gamma]
         self.x = x
         ends = [x[8 * b + 5 * t + 2 * h] - self.middle[b][h] for b in BLOCKS for h in HALVES for t in HALVES]
-        self.steep = larger_than(LIMIT, ends)
+        self.steep = larger_than(LIMIT, [number(end, -math.inf) for end in ends])
         self.e = [exp2(x[i] - self.middle[i // 8][i // 2 % 2]) for i in range(32)]
 
     def from_start(self, b: int) -> list:
@@ -142,8 +149,23 @@ def between(later: list, earlier: list) -> list:
     return [exp2(late - early) for late, early in zip(later, earlier, strict=True)]
 
 
+def number(x, least: float):
+    """x; where it is NaN, `least`, which x is nowhere below."""
+    return asm("max.f32 $0, $1, $2;", "f", [x, Float32(least)], "ff")
+
+
+def run_alone(first, second, before, lane) -> tuple:
+    """`_run` by one more shuffle, so that a NaN is in no sum of earlier tokens."""
+    found = add_in_quad(add_in_quad(first + second, "up", 1), "up", 2)
+    earlier = cute.arch.shuffle_sync_up(found, 1)
+    one = before + choose((lane & Int32(3)) == Int32(0), first, earlier + first) * LOG2E
+    return one, before + found * LOG2E, before + of_quad(found, lane, 3) * LOG2E
+
+
 def _run(first, second, before, lane) -> tuple:
-    """The running sums at a thread's two tokens of eight, and behind the eight, in log2 units."""
+    """The running sums at a thread's two tokens of eight, and behind the eight, in log2 units.
+
+    With a NaN in `g`, which sends `out_channel` the other way, it would be in the sum at one token before."""
     found = add_in_quad(add_in_quad(first + second, "up", 1), "up", 2)
     two = before + found * LOG2E
     return two - second * LOG2E, two, before + of_quad(found, lane, 3) * LOG2E

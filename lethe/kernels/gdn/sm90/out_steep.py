@@ -4,6 +4,10 @@ Then nothing is taken relative to the middle of a block of 16: G is summed up ag
 factor is the exponential of a difference of two rows that are in order, at most 1, and the diagonal blocks
 are cut on into squares of 8, 4, 2 and 1 (`decay`: block=1), whose products are tf32. A warp whose 16 channels
 have such a block in them goes this way with all of its blocks.
+
+So does one with a NaN in g: from its token on every factor of a row is NaN, and what comes before must not
+be. A factor of a column that is NaN is zero instead (`Steep.columns`): it multiplies zeros for earlier rows,
+and later rows have a NaN of their own.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +15,7 @@ from collections.abc import Callable, Sequence
 from cutlass import cute
 
 from lethe.kernels.gdn.sm90 import out_memory as at
-from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES, ChannelDecay
+from lethe.kernels.gdn.sm90.out_decay import BLOCKS, HALVES, ChannelDecay, number
 from lethe.kernels.gdn.sm90.out_fragments import (
     Float32,
     Int32,
@@ -72,9 +76,10 @@ class Steep:
         return [_only(self._lower(i, side), x, r) for i, (x, r) in enumerate(pairs)]
 
     def columns(self, b: int, side: int) -> list:
-        """Factors of their columns, 0 elsewhere."""
+        """Factors of their columns, 0 elsewhere and for NaN."""
         pairs = zip(self.x(b), self._first_of_lower(b, side), strict=True)
-        return [_only(_negated(self._lower(i, side)), r, x) for i, (x, r) in enumerate(pairs)]
+        found = [_only(_negated(self._lower(i, side)), r, x) for i, (x, r) in enumerate(pairs)]
+        return [number(x, 0.0) for x in found]
 
     def together(self, value, side: int):
         """An element of a diagonal block of 8 if its row and column share a square, else 0."""
