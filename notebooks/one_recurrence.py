@@ -256,11 +256,11 @@ glue.table(
     "training",
     gdn_tables.training(records["trained"]),
     caption=f"Two tasks learnt through each member, {origins['trained']}: losses of the last tenth of the steps in bits "
-    f"an answer (recall) or a byte (text), means over {gdn_gpu_training.SEEDS} seeds; memoryless is what a model needs "
-    "that cannot look back, between seeds the standard deviation of the torch path's. Native kernels take bfloat16, "
-    "torch float32. Apart: native less torch, of the means of whole curves and of their ends, in those standard "
+    f"an answer (recall) or a byte (text), means over {gdn_gpu_training.SEEDS} seeds. Memoryless: what a model needs "
+    "that cannot look back. Between seeds: standard deviation of the torch path. Right: share of right answers, torch "
+    "(float32) and native (bfloat16). Apart: native less torch, of whole curves and of their ends, in those standard "
     "deviations, and how many of them other seeds would explain. Not finite, fallen back or not learnt is a no as well.",
-    align=("l", "r", "r", "l", *"rrrrrrr", "l"),
+    align=("l", "r", "r", "l", *"rrrrrrrr", "l"),
 )
 learnt = gdn_tables.trained(records["trained"])
 glue.number("training_hold", learnt["hold"])

@@ -7,6 +7,7 @@ in `gdn_speed_tables`.
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -242,7 +243,7 @@ def training(record: Measurement | None) -> pd.DataFrame:
 
     The distances, of the means over seeds, are in standard deviations between torch's seeds.
     """
-    columns = ["member", "steps", "L", "task", "memoryless", "torch", "between seeds", "native",
+    columns = ["member", "steps", "L", "task", "memoryless", "torch", "between seeds", "native", "right (%)",
                "apart, curve", "apart, end", "allowed", "holds"]  # fmt: skip
     every, rows = gdn_training_judged.judged(samples(record)), []
     for one in every:
@@ -251,13 +252,19 @@ def training(record: Measurement | None) -> pd.DataFrame:
         rows.append(
             [one.title, one.native["steps"], one.native["length"], one.task,
              f"{one.native['memoryless'][one.task]:.2f}", f"{end.reference:.3f}", f"{end.spread:.3f}",
-             f"{end.candidate:.3f}", f"{curve.apart:+.2f}", f"{end.apart:+.2f}", f"{end.allowed:.2f}",
-             verdict]
+             f"{end.candidate:.3f}", _right(one), f"{curve.apart:+.2f}", f"{end.apart:+.2f}",
+             f"{end.allowed:.2f}", verdict]
         )  # fmt: skip
     for r in gdn_training_judged.uncompared(samples(record)):
         said = str(r["error"]).splitlines()[0][:90] if "error" in r else "nothing to compare with"
-        rows.append([f"{r['member']}, {r['backend']}", r["steps"], r["length"], said, *["–"] * 7, "**no**"])
+        rows.append([f"{r['member']}, {r['backend']}", r["steps"], r["length"], said, *["–"] * 8, "**no**"])
     return filled(columns, rows)
+
+
+def _right(one: gdn_training_judged.Judged) -> str:
+    """Right answers in the last tenth of the steps: torch's, then the native ones."""
+    both = (100 * statistics.fmean(row["right"][one.task]) for row in (one.torch, one.native))
+    return ", ".join(f"{share:.1f}" for share in both)
 
 
 def _yes(holds: bool) -> str:

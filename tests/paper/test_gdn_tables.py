@@ -147,6 +147,7 @@ def trained(backend: str, by: float = 0.0, member: str = "gla", **other) -> dict
         "kind": "training", "member": member, "backend": backend, "steps": 300, "length": 128, "batch": 4,
         "seeds": 3, "dv": 64, "losses": dict.fromkeys(TASKS, losses), "memoryless": dict.fromkeys(TASKS, 3.0),
         "non_finite": {"losses": 0, "gradients": 0}, "learnt": dict.fromkeys(TASKS, True), "as_asked": True,
+        "right": {task: [0.5, 0.6, 1.0] for task in TASKS},
     }  # fmt: skip
     return row | other
 
@@ -175,6 +176,7 @@ def test_training_shows_ends_distances_and_what_failed():
     row = table.iloc[0]
     assert (row["torch"], row["native"], row["between seeds"]) == ("1.203", "1.223", "0.100")
     assert row["apart, end"] == row["apart, curve"] == "+0.20" and float(row["allowed"]) > 0.2
+    assert row["right (%)"] == "70.0, 70.0"
     assert table["member"][4] == "gdn, state dropped" and table["member"][7] == "ssd, torch"
     assert first(values.training(None)) == MISSING
 
