@@ -6,7 +6,7 @@ PAGES["one_recurrence"] = evidence_pages(
     ["reductions", "definitions", "ladder", "precision_bf16", "precision_fp16", "kernels", "executed",
      "blackwell_resources", "blackwell_executed", "accuracy", "checks", "training", "targets", "breakdown", "against", "speed", "controls",
      "levers", "killed", "bridge", "faults"],
-    ["tensor_memory", "accuracy", "time", "ratios"],
+    ["tensor_memory", "accuracy", "training", "time", "ratios"],
 )
 
 

@@ -1,7 +1,7 @@
 """Everything about the gated-linear-recurrence kernels that needs a GPU, in one call that writes as it goes.
 
     python -m lethe.evidence.gdn_gpu build --folder FOLDER [--processes 2]
-    LETHE_GDN_LIBRARIES=FOLDER python -m lethe.evidence.gdn_gpu run --out DIR [--seconds 330]
+    LETHE_GDN_LIBRARIES=FOLDER python -m lethe.evidence.gdn_gpu run --out DIR [--seconds 480]
         [--only PHASE ...]
     LETHE_GDN_LIBRARIES=FOLDER python -m lethe.evidence.gdn_gpu run --only controls --out DIR --seconds 590
     python -m lethe.evidence.gdn_gpu record DIR
@@ -120,9 +120,9 @@ class Phase:
 
 
 PHASES = {
-    "checks": Phase("gdn_gpu_checks", ACCURACY, 0.3),
+    "checks": Phase("gdn_gpu_checks", ACCURACY, 0.2),
     "training": Phase("gdn_gpu_training", "training.jsonl", 0.5),
-    "speed": Phase("gdn_gpu_speed", SPEED, 0.78),
+    "speed": Phase("gdn_gpu_speed", SPEED, 0.75),
     "baselines": Phase("gdn_gpu_baselines", "baselines.jsonl", 1.0, alone=True),
 }
 """In the order of their importance."""
@@ -260,7 +260,7 @@ def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured")
     slug, written = elsewhere.device(folder).slug, []
     for experiment, phases, units in (
         ("gdn_accuracy", ("checks",), {"errors": "of the largest value"}),
-        ("gdn_training", ("training",), {"losses": "mean squared error"}),
+        ("gdn_training", ("training",), {"losses": "bits an answer"}),
         ("gdn_speed", ("speed", "baselines"), {"us": "us", "their_us": "us", "bytes": "B", "peak": "B"}),
     ):
         files = [folder / PHASES[phase].file for phase in phases if (folder / PHASES[phase].file).is_file()]
@@ -297,7 +297,7 @@ def main(argv: list[str] | None = None) -> int:
     make.add_argument("--processes", type=int, default=2)
     go = commands.add_parser("run")
     go.add_argument("--out", type=Path, required=True)
-    go.add_argument("--seconds", type=float, default=330.0)
+    go.add_argument("--seconds", type=float, default=480.0)
     go.add_argument("--only", nargs="+", choices=[*PHASES, CONTROLS], default=list(PHASES))
     child = commands.add_parser("serve")
     child.add_argument("phase", choices=list(PHASES))

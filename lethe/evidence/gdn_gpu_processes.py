@@ -21,7 +21,7 @@ from typing import Any
 
 from lethe import provenance
 
-PATIENCE = {"training": 60.0, "fla": 120.0, "cudnn": 60.0}
+PATIENCE = {"training": 150.0, "fla": 120.0, "cudnn": 60.0}
 """Seconds that one task may take, by kind: a kernel that waits for ever is ended with its process."""
 
 OTHERWISE = 25.0
@@ -141,7 +141,20 @@ def _answers(command: list[str], abouts: list[Row], end: float) -> Iterator[Row 
 
 def _brief(row: Row) -> str:
     """A line for whoever watches."""
-    names = ("kind", "member", "gate", "io", "dv", "batch", "heads", "length", "cuts", "save")
+    names = (
+        "kind",
+        "member",
+        "backend",
+        "gate",
+        "io",
+        "dv",
+        "batch",
+        "heads",
+        "steps",
+        "length",
+        "cuts",
+        "save",
+    )
     text = " ".join(str(row[name]) for name in names if name in row)
     for said in ("why", "error", "skipped"):
         if said in row:

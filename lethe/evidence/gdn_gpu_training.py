@@ -1,116 +1,171 @@
 """Training with the native kernels of the gated linear recurrence on a GPU, beside the torch backend.
 
-`tasks` gives, for `gdn_gpu`, a line for each member: a layer of projections around the operator, with its
-gates formed from the hidden states as the member's models do, memorises one batch. The same weights, batch
-and steps are trained with the torch backend in float32 inputs. ``passed``: every loss is finite, and of both
-runs the mean loss of the last tenth of the steps is at most half of that of the first tenth. How far the two
-curves are apart is recorded and not judged, because training amplifies every rounding.
+`tasks` gives, for `gdn_gpu`, a line for each member and backend: the small models of `sequence_model` learn
+the two tasks of `sequence_tasks`, `SEEDS` replicas of each task at once, each replica with initial weights
+and data of its own seed, the same for every backend. ``native`` takes bfloat16 inputs and asks for
+``cute``, which runs the native kernels or raises; ``torch`` takes float32 inputs; what the operator called
+is counted. ``dropped`` is a control: the native kernels, but the state is lost after every `WITHIN` tokens,
+as if no chunk knew of the one before it. Linear attention, whose states never forget, is trained for 4,000
+steps as well.
 
-Linear attention, whose states never forget, is trained for 4,000 steps at 64 tokens as well.
+A line keeps, for each task and seed, mean losses of `POINTS` stretches of equal length, in bits an answer;
+the share of right answers in the last tenth of the steps; and in how many steps a loss or a gradient was
+not finite. ``passed``: everything is finite, every call was of the backend that was asked for, and each
+replica's loss in the last tenth is at most `LEARNT` of what a model needs that cannot look back. Whether
+native and torch agree is judged where both lines are there (`gdn_training_judged`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from lethe.evidence import sequence_tasks
 from lethe.evidence.gdn_precision import MEMBERS
+from lethe.evidence.sequence_model import BLOCKS, DV, Replicas
+from lethe.evidence.sequence_tasks import SILENT, TASKS
+from lethe.kernels.gdn import dispatch
+from lethe.kernels.gdn.chunks import CHUNK
 
-STEPS, LENGTH = 300, 128
-LONG_STEPS, SHORT_LENGTH = 4000, 64
-"""Of linear attention's second training."""
+SEEDS = 12
+RATE, BETAS, WARM_UP = 2e-2, (0.9, 0.99), 0.1
+"""Adam's; the rate rises over the first tenth of the steps and falls to zero over the others."""
 
-BATCH, HEADS, DK, DV, MODEL = 4, 2, 128, 64, 64
-RATE = 3e-3
-"""Adam's."""
+POINTS, LEARNT, WITHIN = 30, 0.5, CHUNK
 
-KEPT = 40
-"""Losses of a curve that a line keeps, at equal distances."""
+NATIVE, TORCH, DROPPED = "native", "torch", "dropped"
+ASKED = {NATIVE: "cute", TORCH: "torch", DROPPED: "cute"}
+"""How a line names its kernels -> the backend of the operator; none of these falls back to another."""
 
 Row = dict[str, Any]
 
 
-class Layer(nn.Module):
-    """Projections of hidden states [B, L, `MODEL`] to the operands of a member, the operator, and back.
+@dataclass(frozen=True)
+class Training:
+    """What is trained."""
 
-    The operands are in `io`, decays in float32; keys and queries have length one.
-    """
-
-    def __init__(self, member: str, io: torch.dtype, backend: str) -> None:
-        super().__init__()
-        self.io, self.backend = io, backend
-        widths = {"q": DK, "k": DK, "v": DV}
-        full = {"g": DK, "b": DK, "w": DV}
-        for name, how in zip("gbw", MEMBERS[member], strict=True):
-            if how:
-                widths[name] = 1 if how == "head" else full[name]
-        self.projections = nn.ModuleDict({n: nn.Linear(MODEL, HEADS * w) for n, w in widths.items()})
-        self.out = nn.Linear(HEADS * DV, MODEL)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[B, L, `MODEL`] float32."""
-        from lethe.kernels.gdn.operator import gated_delta_rule
-
-        x = {n: p(hidden).unflatten(-1, (HEADS, -1)) for n, p in self.projections.items()}
-        q, k = (F.normalize(F.silu(x[name]), dim=-1).to(self.io) for name in "qk")
-        g = F.logsigmoid(x["g"] + 3) if "g" in x else None
-        b, w = (x[n].sigmoid().to(self.io) if n in x else None for n in "bw")
-        o, _ = gated_delta_rule(q, k, x["v"].to(self.io), g, b, w, backend=self.backend)
-        out: Tensor = self.out(o.float().flatten(-2))
-        return out
+    member: str
+    backend: str = NATIVE
+    steps: int = 300
+    length: int = 128
+    batch: int = 4
+    seeds: int = SEEDS
+    dv: int = DV
 
 
-def losses(member: str, steps: int, length: int, io: torch.dtype, backend: str, device: str) -> list[float]:
-    """Mean squared errors of every step, from the same start for the same member."""
-    torch.manual_seed(0)
-    layer = Layer(member, io, backend).to(device)
-    hidden = torch.randn(BATCH, length, MODEL).to(device)
-    target = torch.randn(BATCH, length, MODEL).to(device)
-    optimiser = torch.optim.Adam(layer.parameters(), lr=RATE)
-    found = torch.empty(steps, device=device)
-    for step in range(steps):
-        optimiser.zero_grad(set_to_none=True)
-        loss = (layer(hidden) - target).square().mean()
-        loss.backward()
-        optimiser.step()
-        found[step] = loss.detach()
-    return [float(x) for x in found.cpu()]
+LONG = Training("linear", steps=4000, length=64)
+"""Linear attention's second training."""
+
+CONTROL = Training("gdn", DROPPED)
 
 
-def train(member: str, steps: int, length: int, backend: str = "cute", device: str = "cuda") -> Row:
-    """Both curves, whether both fall, and how far they are apart at the end."""
-    curves = {
-        "native": losses(member, steps, length, torch.bfloat16, backend, device),
-        "torch": losses(member, steps, length, torch.float32, "torch", device),
-    }
-    ends = {name: (_tenth(x, first=True), _tenth(x, first=False)) for name, x in curves.items()}
-    finite = all(abs(x) < float("inf") for curve in curves.values() for x in curve)
-    fell = {name: last <= 0.5 * first for name, (first, last) in ends.items()}
-    every = max(1, steps // KEPT)
-    return {
-        "losses": {name: [round(x, 6) for x in curve[::every]] for name, curve in curves.items()},
-        "first": {name: first for name, (first, _) in ends.items()},
-        "last": {name: last for name, (_, last) in ends.items()},
-        "apart": abs(ends["native"][1] - ends["torch"][1]) / ends["torch"][1],
-        "passed": finite and all(fell.values()),
-    }
-
-
-def _tenth(curve: list[float], first: bool) -> float:
-    """Mean loss of the first or of the last tenth of the steps."""
-    count = max(1, len(curve) // 10)
-    return statistics.fmean(curve[:count] if first else curve[-count:])
+def plan() -> list[Training]:
+    """What is trained natively, and again in torch."""
+    return [*(Training(member) for member in reversed(MEMBERS)), LONG]
 
 
 def tasks() -> Iterator[tuple[Row, Callable[[], Row]]]:
-    """(what it is about, how the rest is found)."""
-    plan = [(member, STEPS, LENGTH) for member in reversed(MEMBERS)]
-    for member, steps, length in (*plan, ("linear", LONG_STEPS, SHORT_LENGTH)):
-        about = {"kind": "training", "member": member, "steps": steps, "length": length, "dv": DV}
-        yield about, functools.partial(train, member, steps, length)
+    """(what it is about, how the rest is found): the native ones, the control, and the torch backend."""
+    ours, theirs = plan(), [replace(one, backend=TORCH) for one in plan()]
+    for training in (*ours, CONTROL, *theirs):
+        yield {"kind": "training", **asdict(training)}, functools.partial(train, training)
+
+
+def train(training: Training, device: str = "cuda") -> Row:
+    """The rest of a line. Raises ValueError where the backend cannot run the calls: none falls back."""
+    tokens, answers, memoryless = sequence_tasks.stacked(
+        training.seeds, training.steps, training.batch, training.length
+    )
+    io = torch.float32 if training.backend == TORCH else torch.bfloat16
+    within = WITHIN if training.backend == DROPPED else 0
+    seeds = list(range(training.seeds)) * len(TASKS)
+    model = Replicas(training.member, seeds, io, ASKED[training.backend], within).to(device)
+    with calls() as counted:
+        losses, right, broken = optimised(model, tokens.to(device), answers.to(device))
+    points = torch.stack([part.mean(0) for part in losses.tensor_split(min(POINTS, training.steps))], -1)
+    last = right[-max(1, training.steps // 10) :].mean(0)
+    wanted = {TORCH} if training.backend == TORCH else set(dispatch.CAPABILITY)
+    row: Row = {
+        "losses": dict(zip(TASKS, _numbers(points.unflatten(0, (len(TASKS), -1))), strict=True)),
+        "right": dict(zip(TASKS, _numbers(last.unflatten(0, (len(TASKS), -1))), strict=True)),
+        "memoryless": memoryless,
+        "non_finite": {"losses": int((~losses.isfinite()).any(1).sum()), "gradients": int(broken.sum())},
+        "calls": dict(counted),
+        "as_asked": set(counted) <= wanted and counted.total() == 2 * BLOCKS * training.steps,
+    }
+    row["learnt"] = {task: learnt(row["losses"][task], memoryless[task]) for task in TASKS}
+    row["passed"] = row["as_asked"] and not any(row["non_finite"].values()) and all(row["learnt"].values())
+    return row
+
+
+def optimised(model: Replicas, tokens: Tensor, answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Train `model` on tokens and answers [steps, replicas, batch, length].
+
+    Returns on the CPU: losses in bits an answer and the shares of right answers, [steps, replicas], and
+    whether a gradient was not finite, [steps].
+    """
+    steps, replicas = tokens.shape[:2]
+    parameters = list(model.parameters())
+    optimiser = torch.optim.Adam(parameters, lr=RATE, betas=BETAS)
+    warm = max(1, round(WARM_UP * steps))
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min((step + 1) / warm, (steps - step) / max(1, steps - warm))
+    )
+    losses, right = torch.empty(2, steps, replicas, device=tokens.device)
+    broken = torch.empty(steps, dtype=torch.bool, device=tokens.device)
+    for step in range(steps):
+        optimiser.zero_grad(set_to_none=True)
+        judged = answers[step] != SILENT
+        wanted = answers[step].long().where(judged, 0)
+        logits = model(tokens[step])
+        each = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none").view(wanted.shape)
+        count = judged.sum((1, 2))
+        loss = (each * judged).sum((1, 2)) / count / math.log(2)
+        loss.sum().backward()  # each replica's gradient is that of its own loss
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        broken[step] = ~torch.nn.utils.get_total_norm(gradients).isfinite()
+        optimiser.step()
+        rate.step()
+        losses[step] = loss.detach()
+        right[step] = ((logits.detach().argmax(-1) == wanted) & judged).sum((1, 2)) / count
+    return losses.cpu(), right.cpu(), broken.cpu()
+
+
+@contextlib.contextmanager
+def calls() -> Iterator[Counter[str]]:
+    """How often the operator called each backend, forward and backward, while this is open."""
+    counted: Counter[str] = Counter()
+    chosen = dispatch.module
+
+    def module(backend: str) -> Any:
+        counted[backend] += 1
+        return chosen(backend)
+
+    with mock.patch.object(dispatch, "module", module):
+        yield counted
+
+
+def learnt(curves: Sequence[Sequence[float]], memoryless: float) -> bool:
+    """Whether every curve ends at `LEARNT` of the memoryless loss, or below."""
+    return all(end(curve) <= LEARNT * memoryless for curve in curves)
+
+
+def end(curve: Sequence[float]) -> float:
+    """Mean of a curve's last tenth."""
+    return statistics.fmean(curve[-max(1, len(curve) // 10) :])
+
+
+def _numbers(x: Tensor) -> Any:
+    """As lists, to four significant digits."""
+    return [_numbers(part) for part in x] if x.dim() else float(f"{float(x):.4g}")

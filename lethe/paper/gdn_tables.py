@@ -7,13 +7,14 @@ in `gdn_speed_tables`.
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from lethe.evidence import gdn_precision
+from lethe.evidence import gdn_gpu_training, gdn_precision, gdn_training_judged
 from lethe.paper.kernel_tables import MISSING, missing
 from lethe.provenance import Measurement
 
@@ -238,18 +239,69 @@ def _said(row: Row) -> str:
 
 
 def training(record: Measurement | None) -> pd.DataFrame:
-    """Each training: losses at both ends with the native kernels and in torch, and their distance."""
-    columns = ["member", "steps", "L", "first loss", "last, native", "last, torch", "apart", "learns"]
-    rows = []
-    for r in samples(record, "training"):
-        start = [r["member"], r["steps"], r["length"]]
-        if "error" in r:
-            rows.append([*start, "–", str(r["error"]).splitlines()[0][:90], "–", "–", "no"])
-            continue
-        last = [f"{r['last'][name]:.4f}" for name in ("native", "torch")]
-        learns = "yes" if r["passed"] else "**no**"
-        rows.append([*start, f"{r['first']['native']:.3f}", *last, f"{r['apart']:.1e}", learns])
+    """Each task of each training: losses of the last tenth in bits, and how far the kernels are from torch.
+
+    The distances, of the means over seeds, are in standard deviations between torch's seeds.
+    """
+    columns = ["member", "steps", "L", "task", "memoryless", "torch", "between seeds", "native", "right (%)",
+               "apart, curve", "apart, end", "allowed", "holds"]  # fmt: skip
+    every, rows = gdn_training_judged.judged(samples(record)), []
+    for one in every:
+        curve, end = (one.parts[name] for name in gdn_training_judged.PARTS)
+        verdict = ("noticed" if one.holds else "**missed**") if one.control else _yes(one.holds)
+        rows.append(
+            [one.title, one.native["steps"], one.native["length"], one.task,
+             f"{one.native['memoryless'][one.task]:.2f}", f"{end.reference:.3f}", f"{end.spread:.3f}",
+             f"{end.candidate:.3f}", _right(one), f"{curve.apart:+.2f}", f"{end.apart:+.2f}",
+             f"{end.allowed:.2f}", verdict]
+        )  # fmt: skip
+    for r in gdn_training_judged.uncompared(samples(record)):
+        said = str(r["error"]).splitlines()[0][:90] if "error" in r else "nothing to compare with"
+        rows.append([f"{r['member']}, {r['backend']}", r["steps"], r["length"], said, *["–"] * 8, "**no**"])
     return filled(columns, rows)
+
+
+def _right(one: gdn_training_judged.Judged) -> str:
+    """Right answers in the last tenth of the steps: torch's, then the native ones."""
+    both = (100 * statistics.fmean(row["right"][one.task]) for row in (one.torch, one.native))
+    return ", ".join(f"{share:.1f}" for share in both)
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "**no**"
+
+
+def trained(record: Measurement | None) -> dict[str, str]:
+    """The trainings in short: those that hold, steps that were not finite, largest distance, control."""
+    every = gdn_training_judged.judged(samples(record))
+    rows = [r for r in samples(record, "training") if r.get("backend") == gdn_gpu_training.NATIVE]
+    ours = [one for one in every if not one.control]
+    control = [one.holds for one in every if one.control]
+    if not rows:
+        return dict.fromkeys(("hold", "non_finite", "apart", "allowed", "control"), MISSING)
+    hold = [all(one.holds for one in part) for r in rows if (part := [x for x in ours if x.native is r])]
+    broken = sum(gdn_training_judged.broken(r) for r in rows if "losses" in r)
+    parts = [part for one in ours for part in one.parts.values()]
+    return {
+        "hold": f"{sum(hold)} of {len(rows)}",
+        "non_finite": f"{broken} of {sum(r['steps'] for r in rows if 'losses' in r):,}",
+        "apart": f"{max(abs(part.apart) for part in parts):.2f}" if parts else MISSING,
+        "allowed": f"{max(part.allowed for part in parts):.2f}" if parts else MISSING,
+        "control": ("noticed" if all(control) else "not noticed") if control else MISSING,
+    }
+
+
+def learning(record: Measurement | None) -> list[dict[str, Any]]:
+    """A panel for each task of each native training, all of one task first: its curves, and torch's."""
+    every = [one for one in gdn_training_judged.judged(samples(record)) if not one.control]
+    return [
+        {"title": f"{one.title}, L {one.native['length']}", "task": task, "steps": one.native["steps"],
+         "native": one.native["losses"][task], "torch": one.torch["losses"][task],
+         "memoryless": one.native["memoryless"][task]}
+        for task in gdn_gpu_training.TASKS
+        for one in every
+        if one.task == task
+    ]  # fmt: skip
 
 
 def unfinished(*records: Measurement | None) -> str:

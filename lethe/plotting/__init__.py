@@ -12,6 +12,7 @@ from lethe.plotting.kernels import (
 )
 from lethe.plotting.reward import outcome_shares, regret_curves
 from lethe.plotting.style import BAND, FOLDER, PALETTE, PUBLISHED, TOLERANCE_FREE, WIDTH, save, use_style
+from lethe.plotting.training import learning_curves
 
 __all__ = [
     "BAND",
@@ -28,6 +29,7 @@ __all__ = [
     "funnel",
     "gate_rates",
     "kill_matrix",
+    "learning_curves",
     "moving_rate",
     "operating_points",
     "outcome_shares",

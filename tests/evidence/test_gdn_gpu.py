@@ -17,7 +17,6 @@ from lethe.evidence import (
     gdn_gpu_baselines,
     gdn_gpu_checks,
     gdn_gpu_speed,
-    gdn_gpu_training,
 )
 from lethe.evidence import gdn_gpu_processes as processes
 from lethe.evidence.gdn_precision import Case
@@ -283,18 +282,6 @@ def test_floors_are_bytes_over_a_bandwidth():
     kept = gdn_gpu_speed.floors(replace(shape, save=True), (2, 16, 128, 128), 1e12)["bytes"]
     assert set(kept) == {"least", "least_forward"}
     assert kept["least"] - found["bytes"]["least"] == 2 * row * chunks
-
-
-def test_both_curves_of_a_training_must_fall(monkeypatch):
-    row = gdn_gpu_training.train("linear", 12, 20, backend="torch", device="cpu")
-    assert set(row["losses"]) == {"native", "torch"} and row["apart"] < 0.05 and not row["passed"]
-    curves = {"cute": [1.0] * 5 + [0.1] * 5, "torch": [1.0] * 5 + [0.1] * 5}
-    monkeypatch.setattr(gdn_gpu_training, "losses", lambda *given: curves[given[4]])
-    assert gdn_gpu_training.train("gla", 10, 20)["passed"]
-    curves["cute"] = [1.0] * 9 + [float("nan")]
-    assert not gdn_gpu_training.train("gla", 10, 20)["passed"]
-    members = [about["member"] for about, _ in gdn_gpu_training.tasks()]
-    assert len(set(members)) == 7 and len(members) == 8
 
 
 def test_a_baseline_that_is_not_installed_is_skipped_with_the_reason(monkeypatch):

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from lethe import plotting
+from lethe.evidence.gdn_gpu_training import DROPPED, NATIVE, TORCH
+from lethe.evidence.sequence_tasks import TASKS
 from lethe.paper import gdn_speed_tables as speeds
 from lethe.paper import gdn_tables as values
 from lethe.paper.kernel_tables import MISSING
@@ -138,12 +140,67 @@ def test_cudnn_is_a_target_where_it_was_timed_and_otherwise_says_why_not():
     assert speeds.skipped(record([{"kind": "cudnn", "skipped": "it is not there"}] * 2)) == "it is not there."
 
 
-def test_training_shows_both_ends_and_what_failed():
-    row = {"kind": "training", "member": "gla", "steps": 300, "length": 128}
-    ends = {"first": {"native": 1.0}, "last": {"native": 0.1, "torch": 0.11}, "apart": 0.09, "passed": True}
-    table = values.training(record([{**row, **ends}, {**row, "error": "RuntimeError: no luck"}]))
-    assert list(table["learns"]) == ["yes", "no"] and table["last, native"][0] == "0.1000"
-    assert "no luck" in table["last, native"][1] and first(values.training(None)) == MISSING
+def trained(backend: str, by: float = 0.0, member: str = "gla", **other) -> dict:
+    """Curves of three seeds that fall from 4 to 1 and end 0.1 apart; `by` is added to them."""
+    losses = [[4.0 - 3.0 * i / 29 + 0.1 * seed + by for i in range(30)] for seed in range(3)]
+    row = {
+        "kind": "training", "member": member, "backend": backend, "steps": 300, "length": 128, "batch": 4,
+        "seeds": 3, "dv": 64, "losses": dict.fromkeys(TASKS, losses), "memoryless": dict.fromkeys(TASKS, 3.0),
+        "non_finite": {"losses": 0, "gradients": 0}, "learnt": dict.fromkeys(TASKS, True), "as_asked": True,
+        "right": {task: [0.5, 0.6, 1.0] for task in TASKS},
+    }  # fmt: skip
+    return row | other
+
+
+TRAINED = record(
+    [
+        trained(NATIVE, by=0.02),
+        trained(NATIVE, by=90.0, member="gdn"),
+        trained(NATIVE, member="kda"),
+        trained(DROPPED, by=90.0, member="gdn"),
+        *(trained(TORCH, member=m) for m in ("gla", "gdn")),
+        {
+            **{k: trained(TORCH)[k] for k in ("kind", "backend", "steps", "length")},
+            "member": "ssd",
+            "error": "no luck\nat all",
+        },
+        {"kind": "end", "why": "the time was over"},
+    ]
+)
+
+
+def test_training_shows_ends_distances_and_what_failed():
+    table = values.training(TRAINED)
+    assert list(table["holds"]) == ["yes"] * 2 + ["**no**"] * 2 + ["noticed"] * 2 + ["**no**"] * 2
+    assert list(table["task"]) == [*TASKS * 3, "nothing to compare with", "no luck"]
+    row = table.iloc[0]
+    assert (row["torch"], row["native"], row["between seeds"]) == ("1.203", "1.223", "0.100")
+    assert row["apart, end"] == row["apart, curve"] == "+0.20" and float(row["allowed"]) > 0.2
+    assert row["right (%)"] == "70.0, 70.0"
+    assert table["member"][4] == "gdn, state dropped" and table["member"][7] == "ssd, torch"
+    assert first(values.training(None)) == MISSING
+
+
+def test_trainings_in_short():
+    found = values.trained(TRAINED)
+    assert found["hold"] == "1 of 3" and found["non_finite"] == "0 of 900" and found["control"] == "noticed"
+    assert found["apart"] == "900.00" and found["allowed"] == values.training(TRAINED)["allowed"][0]
+    assert set(values.trained(None).values()) == {MISSING}
+    early = values.trained(record([trained(NATIVE)]))
+    assert early["hold"] == "0 of 1" and early["apart"] == early["control"] == MISSING
+    missed = values.trained(record([trained(NATIVE), trained(DROPPED), trained(TORCH)]))
+    assert missed["control"] == "not noticed"
+
+
+def test_learning_curves_are_drawn_as_far_as_they_are_finite():
+    panels = values.learning(TRAINED)
+    assert [(p["title"], p["task"]) for p in panels] == [
+        (f"{member}, L 128", task) for task in TASKS for member in ("gla", "gdn")
+    ]
+    panels[0]["native"] = [[1.0] * 20 + [None] * 10] * 3
+    drawn = [ax for ax in plotting.learning_curves(panels).axes if ax.lines]
+    assert len(drawn) == len(panels) and {len(ax.lines) for ax in drawn} == {1 + 3 + 1}
+    assert plotting.learning_curves([]).axes
 
 
 def test_the_emulator_table_marks_what_misses():
