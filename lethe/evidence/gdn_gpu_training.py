@@ -24,6 +24,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -144,13 +145,22 @@ def optimised(model: Replicas, tokens: Tensor, answers: Tensor) -> tuple[Tensor,
 
 @contextlib.contextmanager
 def calls() -> Iterator[Counter[str]]:
-    """How often the operator called each backend, forward and backward, while this is open."""
+    """How often the operator ran each backend, forward and backward, while this is open."""
     counted: Counter[str] = Counter()
     chosen = dispatch.module
 
     def module(backend: str) -> Any:
-        counted[backend] += 1
-        return chosen(backend)
+        found = chosen(backend)
+
+        def counting(run: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*given: Any) -> Any:
+                counted[backend] += 1
+                return run(*given)
+
+            return called
+
+        both = {name: counting(getattr(found, name)) for name in ("forward", "backward")}
+        return SimpleNamespace(**{**vars(found), **both})
 
     with mock.patch.object(dispatch, "module", module):
         yield counted

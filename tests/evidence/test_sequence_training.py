@@ -148,10 +148,15 @@ def test_a_line_has_a_curve_for_each_task_and_seed(small):
 
 
 def test_calls_of_the_native_kernels_are_counted_and_any_other_is_noticed(monkeypatch, small):
+    """What the dispatch asks a backend before it chooses is no call."""
     refusal = dispatch.refusal
-    able = lambda name, a: "" if name == "cute_sm90" else refusal(name, a)  # noqa: E731
+
+    def able(name, a):
+        return dispatch.module(name).NAME and "" if name == "cute_sm90" else refusal(name, a)
+
     with monkeypatch.context() as patched:
         patched.setattr(dispatch, "refusal", able)
+        patched.setattr(torch_path, "NAME", "as a backend answers", raising=False)
         patched.setattr(dispatch, "module", lambda backend: torch_path)
         row = gdn_gpu_training.train(replace(TINY, backend=NATIVE), "cpu")
     assert row["calls"] == {"cute_sm90": 2 * BLOCKS * 3} and row["as_asked"]
