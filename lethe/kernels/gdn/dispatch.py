@@ -59,18 +59,15 @@ class Choice:
         )
 
 
-@torch.compiler.assume_constant_result
 def _capability(index: int | None) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)
 
 
-@torch.compiler.assume_constant_result
 def _lacks(backend: str, io: str, dk: int, dv: int, gate: str, erase: str, write: str, packed: bool) -> str:
     found: str = module(backend).lacks(io, dk, dv, gate, erase, write, packed)
     return found
 
 
-@torch.compiler.assume_constant_result
 def _proven(
     backend: str,
     index: int | None,
@@ -142,6 +139,12 @@ def choose(a: Arguments, backend: str) -> Choice:
         why = "; ".join(dict.fromkeys(refusals[name] for name in candidates))
         raise ValueError(f"backend={backend!r} cannot run this call: {why}")
     return Choice(able[0], backend, refusals)
+
+
+def settled(a: Arguments, backend: str) -> str:
+    """A backend that has a module: `backend`, or the one that it chooses. That depends on metadata alone, so
+    the backward pass settles on the one of the forward pass."""
+    return backend if backend in _MODULE else choose(a, backend).backend
 
 
 def warn_if_slow(choice: Choice, a: Arguments) -> None:

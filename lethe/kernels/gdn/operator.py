@@ -1,8 +1,8 @@
 """`gated_delta_rule`: checked, dispatched, differentiable once, opaque to torch.compile.
 
 Forward and backward are the custom operators ``lethe::gated_delta_rule`` and
-``lethe::gated_delta_rule_backward``; the backend is an argument of both, chosen before they are called, so
-that a compiled or captured program keeps the one it was traced with.
+``lethe::gated_delta_rule_backward``; the backend is an argument of both. It is chosen before they are called,
+and where torch.compile traces the call by the operators themselves, so that no compiler has to read how.
 """
 
 import torch
@@ -20,7 +20,7 @@ def _forward(
     initial_state: Tensor | None, cu_seqlens: Tensor | None, scale: float, backend: str, save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     a = contiguous(Arguments(q, k, v, g, b, w, initial_state, cu_seqlens, scale))
-    o, final, saved = dispatch.module(backend).forward(a, save)
+    o, final, saved = dispatch.module(dispatch.settled(a, backend)).forward(a, save)
     return o, final, *saved
 
 
@@ -54,7 +54,8 @@ def _backward(
     cu_seqlens: Tensor | None, scale: float, backend: str,
 ) -> list[Tensor]:  # fmt: skip
     a = contiguous(Arguments(q, k, v, g, b, w, initial_state, cu_seqlens, scale))
-    found = dispatch.module(backend).backward(a, do.contiguous(), dfinal.contiguous(), (A, T, S))
+    module = dispatch.module(dispatch.settled(a, backend))
+    found = module.backward(a, do.contiguous(), dfinal.contiguous(), (A, T, S))
     return [found[name].contiguous() if name in found else q.new_empty(0) for name in TENSORS[:-1]]
 
 
@@ -131,10 +132,12 @@ def gated_delta_rule(
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; choose {' or '.join(MODES)}")
     a = check(q, k, v, g, beta, w, scale, initial_state, cu_seqlens)
-    choice = dispatch.choose(a, backend)
-    dispatch.warn_if_slow(choice, a)
+    if not torch.compiler.is_compiling():
+        choice = dispatch.choose(a, backend)
+        dispatch.warn_if_slow(choice, a)
+        backend = choice.backend
     tensors = (getattr(a, name) for name in TENSORS)
-    o, final, *_ = _forward(*tensors, a.scale, choice.backend, mode == "save")
+    o, final, *_ = _forward(*tensors, a.scale, backend, mode == "save")
     return o, final if output_final_state else None
 
 

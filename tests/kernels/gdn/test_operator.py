@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lethe.kernels.gdn import explain, gated_delta_rule
+from lethe.kernels.gdn import dispatch, explain, gated_delta_rule
 from lethe.references.gdn import gated_delta_rule_backward, gated_delta_rule_forward
 from tests.references.gdn_draws import draw, state, worst
 
@@ -103,7 +103,15 @@ def test_the_operators_are_well_formed(gates, mode):
     torch.library.opcheck(torch.ops.lethe.gated_delta_rule_backward.default, args, test_utils=checks)
 
 
-def test_it_compiles_without_a_break():
+def test_it_compiles_without_a_break(monkeypatch):
+    """And the compiler reads nothing of the dispatch: not every release could."""
+    refusal = dispatch.refusal
+
+    def unread(name, a):
+        assert not torch.compiler.is_dynamo_compiling()
+        return refusal(name, a)
+
+    monkeypatch.setattr(dispatch, "refusal", unread)
     x = {n: t.float() for n, t in draw(100, 8, 6, heads=2).items()}
 
     def loss(q, k, v, g, b, w):
