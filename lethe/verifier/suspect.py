@@ -392,8 +392,9 @@ def main(fd: int, executor: str, limits: Limits, scratch: str, cache: str, repor
     tempfile.tempdir = None
     os.chdir(scratch)
     sys.path.insert(0, scratch)
-    if limits.threads > 1:
-        torch.set_num_threads(limits.threads)
+    # even one: torch's thread pool does not outlive a fork, and its first use makes it anew. Two first uses
+    # at once, by autograd's own thread and by the one that called it, would end the process
+    torch.set_num_threads(limits.threads)
     # as the reference runs its convolutions (`oracle.pinned_backends`): what torch's own may round or vary is
     # nobody's breach, unless the candidate asks for it
     cudnn = torch.backends.cudnn

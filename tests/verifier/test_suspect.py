@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from lethe.verifier import suspect
 from lethe.verifier.custody import Limits, Suspect, SuspectError
 from lethe.verifier.problem import Candidate
 from lethe.verifier.server import SuspectServer
 from lethe.verifier.verdict import Status
+from tests.verifier.forked import in_child
 
 LIMITS = Limits(cpu_seconds=60, wall_seconds=30.0, memory_bytes=2 << 30)
 HEAD = "import ctypes, torch, torch.nn as nn, torch.nn.functional as F\n"
@@ -371,3 +375,21 @@ def test_triton_failures_are_told_apart(server: SuspectServer) -> None:
                 "interpreter")  # fmt: skip
         statuses.append(caught.value.status)
     assert statuses == [Status.EXECUTOR_FAILED, Status.RUN_FAILED]
+
+
+# ---------------------------------------------------------------- the process itself
+
+
+def test_the_thread_pool_is_made_anew_before_a_candidate_runs(tmp_path):
+    """Or builds for CUDA abort, now and then, in a suspect's first backward pass ("Invalid thread pool")."""
+
+    def child() -> list[str]:
+        done: list[str] = []
+        torch.set_num_threads = lambda count: done.append(f"{count} thread(s)")
+        suspect.sandbox.set_limits = lambda *_: None
+        suspect.Wire = lambda fd: SimpleNamespace(send=lambda message: None)
+        suspect.Loop = lambda *_: SimpleNamespace(serve=lambda: done.append("serves"))
+        suspect.main(0, "cpu", LIMITS, str(tmp_path), str(tmp_path), {})
+        return done
+
+    assert in_child(child) == ["1 thread(s)", "serves"]
