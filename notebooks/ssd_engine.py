@@ -215,6 +215,7 @@ glue.number("ratio_ungated", shown[False])
 glue.number("ratio_gated", shown[True])
 glue.number("target_ungated", f"{ssd_tables.TARGETS[False]:.2f}")
 glue.number("target_gated", f"{ssd_tables.TARGETS[True]:.2f}")
+glue.number("missed", ssd_tables.missed(rows))
 searched = records["tuned"].samples if records["tuned"] is not None else []
 glue.number(
     "searched",

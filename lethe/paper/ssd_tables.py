@@ -192,6 +192,17 @@ def ratio(row: Row, what: str) -> float | None:
     return None if theirs is None else theirs[1] / median(row, OURS, what)
 
 
+def missed(rows: Sequence[Row]) -> str:
+    """The shapes at which forward and backward together miss the target, in words."""
+    timed = [(r, found) for r in rows if (found := ratio(r, "both")) is not None]
+    short = [
+        f"L {r['length']:,}, N {r['n']}, G {r['groups']}, {('ungated', 'gated')[r['gated']]} ({found:.2f})"
+        for r, found in timed
+        if found < TARGETS[r["gated"]]
+    ]
+    return ", ".join(short) or "none" if timed else MISSING
+
+
 def ways(rows: Sequence[Row]) -> pd.DataFrame:
     """Forward and backward of the engine's own ways, at the shapes of the target."""
     columns = ["way", *(f"{what}, {gate}" for gate in ("ungated", "gated") for what in ("forward", "both"))]
@@ -211,9 +222,9 @@ def ways(rows: Sequence[Row]) -> pd.DataFrame:
 
 def host(rows: Sequence[Row]) -> pd.DataFrame:
     """Host time to submit a call."""
-    columns = ["shape", "prepared forward", "prepared backward", "public forward", "public both"]
-    found = [[r["id"], *(f"{v:.0f}" for v in r["host"].values())] for r in rows if "host" in r]
-    return filled(columns, found)
+    calls = ["prepared_forward", "prepared_backward", "public_forward", "public_both"]
+    found = [[r["id"], *(f"{r['host'][f'{call}_us']:.0f}" for call in calls)] for r in rows if "host" in r]
+    return filled(["shape", *(call.replace("_", " ") for call in calls)], found)
 
 
 def official_launches(rows: Sequence[Row]) -> pd.DataFrame:
