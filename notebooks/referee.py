@@ -69,5 +69,29 @@ glue.table(
     "by byte.",
 )
 
+# %% [markdown]
+# ## What the evidence costs
+
+# %%
+kinds = {
+    "red team": "redteam_audit",
+    "honest candidates": "honest_audit",
+    "mutants": "mutants_audit",
+    "mutants, published profile": "mutants_paper_audit",
+    "honest candidates, published profile": "honest_paper_audit",
+    "controls": "controls_audit",
+}
+audits = {
+    f"{where}, {kind}": evidence.samples(folder / f"{name}.json")
+    for where, folder in (("CPU", measured), ("H200", gpu))
+    for kind, name in kinds.items()
+}
+glue.table(
+    "cost",
+    evidence_tables.cost(audits),
+    caption="The recorded audits of known rows: wall times of their rows added up, which several workers share.",
+    align=("l", *"rrrr"),
+)
+
 # %%
 glue.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -308,3 +309,25 @@ def stability(sides: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def cost(audits: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.DataFrame:
+    """What each audit took: rows, their wall times added up (h), the median and the longest row (s).
+
+    The sum is what one worker would need; several share it. Audits without lines are left out.
+    """
+    rows = []
+    for name, samples in audits.items():
+        walls = [float(line["timing"]["wall"]) for line in samples]
+        if walls:
+            rows.append(
+                {
+                    "audit": name,
+                    "rows": f"{len(walls):,}",
+                    "one worker (h)": f"{sum(walls) / 3600:.2f}",
+                    "median row (s)": f"{statistics.median(walls):.1f}",
+                    "longest row (s)": f"{max(walls):.0f}",
+                }
+            )
+    columns = ["audit", "rows", "one worker (h)", "median row (s)", "longest row (s)"]
+    return pd.DataFrame(rows, columns=columns)
