@@ -14,6 +14,7 @@ values = "data/measured/h200/ssd_accuracy.json"
 promises = "data/measured/h200/ssd_checks.json"
 speeds = "data/measured/h200/ssd_speed.json"
 tuned = "data/measured/h200/ssd_tune.json"
+gates = "data/measured/h200/ssd_controls.json"
 # Where numbers, tables for the book, and figures go.
 results = "data/results"
 pages = "book/generated"
@@ -35,6 +36,7 @@ records = {
         "promises": promises,
         "speeds": speeds,
         "tuned": tuned,
+        "gates": gates,
     }.items()
 }
 origins = {
@@ -137,6 +139,15 @@ glue.table(
     "checks",
     ssd_tables.checks(records["promises"]),
     caption="What the engine promises beside values, on a GPU.",
+)
+glue.number("official_fails", ssd_tables.failures(official))
+
+# %%
+glue.table(
+    "controls",
+    ssd_tables.controls(records["gates"]),
+    caption=f"The engine as a candidate before the twelve gates, {origins['gates']}. S1: forward, with bias, softplus, skip and "
+    "gate. S2: backward, from an initial state, with every gradient and the final state among the outputs.",
 )
 
 # %% [markdown]

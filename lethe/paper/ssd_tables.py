@@ -15,7 +15,8 @@ from typing import Any
 
 import pandas as pd
 
-from lethe.evidence import ssd_predicted
+from lethe.evidence import controls as judged
+from lethe.evidence import ssd_controls, ssd_predicted
 from lethe.paper.gdn_tables import filled
 from lethe.paper.kernel_tables import MISSING
 from lethe.provenance import ROOT, Measurement
@@ -102,6 +103,24 @@ def _theirs(row: Row | None) -> str:
     if "errors" not in row:
         return "fails"
     return f"{'within' if row['passed'] else 'beyond'}, {100 * _size(row['worst'][0]):.2f}%"
+
+
+def failures(rows: Sequence[Row]) -> str:
+    """How often an engine ended with an error, by the error's first line."""
+    said = Counter(r["error"].splitlines()[0] for r in rows if "error" in r)
+    if not rows:
+        return MISSING
+    return "; ".join(f"{times} of {len(rows)}: {what}" for what, times in said.most_common()) or "none"
+
+
+def controls(record: Measurement | None) -> pd.DataFrame:
+    """The twelve gates on the engine as a candidate: forward (S1), and backward with its states (S2)."""
+    names = list(ssd_controls.NAMES)
+    if record is None:
+        return filled(["gate", *names], [])
+    table = judged.gate_table(record.samples).reindex(columns=names)
+    cells = [[gate, *(str(status).replace("_", " ") for status in table.loc[gate])] for gate in table.index]
+    return filled(["gate", *names], cells)
 
 
 def by(record: Measurement | None, engine: str) -> list[Row]:

@@ -61,6 +61,22 @@ def test_accuracy_names_the_worst_and_counts_failures():
     assert (tables.worst(rows, 0), tables.worst(rows, 1)) == ("0.40%", "0.30%")
 
 
+def test_failures_are_counted_by_their_first_line():
+    rows = [{"error": "out of memory\nhere"}, {"error": "out of memory\nthere"}, {"errors": {}}]
+    assert tables.failures(rows) == "2 of 3: out of memory"
+    assert tables.failures(rows[2:]) == "none" and tables.failures([]) == MISSING
+
+
+def test_controls_show_every_gate_of_both():
+    from lethe import provenance
+
+    record = provenance.load(provenance.ROOT / "data" / "measured" / "h200" / "ssd_controls.json")
+    table = tables.controls(record).set_index("gate")
+    assert list(table.columns) == ["S1", "S2"] and len(table) == 12
+    assert set(table["S2"]) <= {"pass", "fail", "not applicable"} and table.loc["CMP-02", "S2"] == "pass"
+    assert tables.controls(None)["gate"].tolist() == [MISSING]
+
+
 def test_promises_that_were_not_held_say_what_differed():
     table = tables.checks(CHECKS).set_index("promise")
     assert list(table.index) == ["one plan on several streams"]
