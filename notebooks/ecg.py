@@ -116,7 +116,7 @@ glue.figure(
 
 # %% [markdown]
 # ## The excerpt, on a GPU
-# Three seeds a model; learning rate and dropout were chosen on fold 9. Areas and intervals are computed here.
+# Areas and intervals are computed here, from the predictions of each model's seeds.
 
 # %%
 record = records["excerpt"]
@@ -140,6 +140,7 @@ glue.figure("roc", plotting.roc_curves(curves, areas))
 # %%
 glue.number("mamba_lead", ecg_tables.lead(record, "mamba", "resnet"))
 glue.number("mamba3_lead", ecg_tables.lead(record, "mamba3", "resnet"))
+glue.number("tried", ecg_tables.tried(record))
 sizes = ecg_tables.sizes(record)
 glue.number("excerpt_train", sizes["train"])
 glue.number("excerpt_validation", sizes["validation"])

@@ -7,6 +7,7 @@ one table with a result on all of it.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -118,6 +119,15 @@ def _mean_intervals(y: NDArray[np.float64], predicted: Rows, draws: int) -> dict
     value = means(np.arange(len(y)))
     drawn = np.array([means(i) for i in scores.resamples(len(y), draws)])
     return {name: scores.interval(float(value[i]), drawn[:, i]) for i, name in enumerate((*CLASSES, "macro"))}
+
+
+def tried(record: Measurement | None) -> str:
+    """How many pairs of learning rate and dropout were compared for each model: ``"1"`` or ``"2 to 5"``."""
+    rows = [] if record is None else [r for r in record.samples if r.get("kind") == "search"]
+    counts = Counter(r["model"] for r in rows).values()
+    if not counts:
+        return MISSING
+    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 def excerpt_table(record: Measurement | None, draws: int = scores.DRAWS) -> pd.DataFrame:

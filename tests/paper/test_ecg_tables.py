@@ -138,3 +138,9 @@ def test_an_electrocardiogram_is_drawn_to_scale():
     assert strip[500, 1] - strip[0, 1] == pytest.approx(10.0)
     names = [t.get_text() for t in ax.texts]
     assert names[:4] == ["I", "aVR", "V1", "V4"] and names.count("II") == 2
+
+
+def test_pairs_that_were_tried_are_counted_by_model():
+    rows = [{"kind": "search", "model": model} for model in ("mamba", "mamba", "resnet")]
+    assert ecg_tables.tried(record(rows)) == "1 to 2"
+    assert ecg_tables.tried(record(rows[1:])) == "1" and ecg_tables.tried(None) == ecg_tables.MISSING
