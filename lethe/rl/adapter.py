@@ -41,7 +41,12 @@ from lethe.verifier.problem import (
     problem_from_spec,
 )
 
-FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+FENCE = re.compile(
+    r"(?:(?:^[ \t]*)?```[ \t]*(?:(?:python3?|py)(?:[ \t][^`\n]*)?)?"
+    r"|^[ \t]*```(?P<other>[^`\n]*))\n(?P<text>.*?)```",
+    re.DOTALL | re.MULTILINE | re.IGNORECASE,
+)
+"""A fenced block. Those of other languages are read too, or the end of one would begin the next."""
 
 Message = dict[str, Any]
 Completion = str | Sequence[Message]
@@ -55,9 +60,12 @@ def text_of(completion: Completion) -> str:
 
 
 def code_of(completion: Completion) -> str:
-    """The last fenced block of Python in a completion, or all of its text where there is none."""
-    text = text_of(completion)
-    blocks = FENCE.findall(text)
+    """The last fenced block of Python in a completion, or all of its text where there is none.
+
+    A block that names no language counts as Python. Line ends become LF.
+    """
+    text = text_of(completion).replace("\r\n", "\n")
+    blocks = [found["text"] for found in FENCE.finditer(text) if found["other"] is None]
     return blocks[-1] if blocks else text
 
 

@@ -64,6 +64,7 @@ def test_equal_sources_are_judged_once(reward, row):
 
 def test_a_killed_run_resumes_from_its_file(reward, row, tmp_path):
     """Also one that was cut off in the middle of a line."""
+    reward.one("?", fenced(row.candidate.source))
     copy = tmp_path / "rewards.jsonl"
     text = reward.court.log.read_text()
     copy.write_text(text + text.splitlines()[-1][:40])
@@ -107,8 +108,13 @@ def test_says_what_is_missing():
         ("x = 1", "x = 1"),
         ([{"role": "assistant", "content": "```py\nc\n```"}], "c\n"),
         ([], ""),
+        ("First:\n```bash\nls\n```\nthen\n```python\nd\n```\nthat is it", "d\n"),
+        ("```python\ne\n```\n```cpp\nint e;\n```\nboth", "e\n"),
+        (" ```Python title=x.py\r\nf\r\n```", "f\n"),
+        ("A ```name``` in the text\n```python\ng\n```", "g\n"),
+        ("```text\nno code\n```", "```text\nno code\n```"),
     ],
-    ids=["last-block", "bare", "chat", "empty"],
+    ids=["last-block", "bare", "chat", "empty", "bash-first", "cpp-last", "windows", "inline", "no-python"],
 )
 def test_code_of_a_completion(completion, code):
     assert code_of(completion) == code
