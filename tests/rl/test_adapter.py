@@ -102,6 +102,31 @@ def test_says_what_is_missing():
 
 
 @pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"device": "gpu"}, "unknown device 'gpu'; use auto, cpu, cuda"),
+        ({"gates": ["EXC-01", "EXC-9"]}, "not 'EXC-9'"),
+        ({"gates": "EXC-01"}, "gates is a list of CMP-01, .*, not 'EXC-01'"),
+        ({"workers": -1}, "workers is -1; give 0"),
+    ],
+    ids=lambda v: next(iter(v)) if isinstance(v, dict) else "",
+)
+def test_a_setting_that_cannot_be_used_is_refused_before_a_model_writes_anything(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        reward_fn(**settings)
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [(["softmax.py"], "'problem' has 1 values for 2"), ("softmax.py", "'problem' has 'softmax.py' for 2")],
+    ids=["too-short", "text"],
+)
+def test_a_column_has_one_value_for_each_completion(column, sentence):
+    with reward_fn(device="cpu") as bare, pytest.raises(ValueError, match=sentence):
+        bare(["?"] * 2, ["x"] * 2, problem=column)
+
+
+@pytest.mark.parametrize(
     ("completion", "code"),
     [
         ("```python\na\n```\n```\nb\n```", "b\n"),
