@@ -8,6 +8,7 @@ the commands that need them.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -50,6 +51,8 @@ ProfileOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu (Triton kernels run in its interpreter) or cuda.")]
 GatesOption = Annotated[list[str] | None, typer.Option("--gate", help="Run only this gate; repeatable.")]
+SEEDS = {"min": 0, "max": 2**32 - 1}
+"""What torch and numpy take as a seed, beside the draws that are derived from it."""
 FolderOption = Annotated[Path | None, typer.Option(help="Write a script for each failing gate here.")]
 
 
@@ -61,7 +64,7 @@ def verify(
     profile: ProfileOption = "derived",
     device: DeviceOption = "auto",
     entry: Annotated[str, typer.Option(help="Class or function to enter the candidate by.")] = "ModelNew",
-    seed: Annotated[int, typer.Option(help="First seed of every draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="First seed of every draw.", **SEEDS)] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer draws and placements per gate.")] = False,
     json: Annotated[
         str, typer.Option(metavar="OUT", help="Write the verdict here; - for stdout alone.")
@@ -177,12 +180,18 @@ def choice(what: str, value: str, allowed: tuple[str, ...]) -> str:
 
 def _output(target: str) -> None:
     """Find out before the work is done whether its result can be written."""
-    if target and target != "-":
-        folder = Path(target).parent
-        if Path(target).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise Mistake(
-                f"cannot write {target}: {'it is a folder' if Path(target).is_dir() else 'no such folder'}"
-            )
+    if not target or target == "-":
+        return
+    file = Path(target)
+    if file.is_dir():
+        why = "it is a folder"
+    elif not file.parent.is_dir():
+        why = f"there is no folder {file.parent}"
+    elif not os.access(file if file.exists() else file.parent, os.W_OK):
+        why = "Permission denied"
+    else:
+        return
+    raise Mistake(f"cannot write {target}: {why}")
 
 
 def _write(target: str, text: str) -> None:
@@ -231,30 +240,40 @@ def console_for(stderr: bool = False) -> Console:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; no traceback for a user's mistake."""
-    from lethe import cli_audit, cli_show
-
-    app.command()(cli_audit.audit)
-    app.command()(cli_audit.merge)
-    app.command()(cli_show.show)
-    app.command()(cli_audit.fetch)
     usage_errors = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
+        from lethe import cli_audit, cli_show
+
+        app.command()(cli_audit.audit)
+        app.command()(cli_audit.merge)
+        app.command()(cli_show.show)
+        app.command()(cli_audit.fetch)
         code = app(arguments, standalone_mode=False)
     except Mistake as e:
         print(f"lethe: {e}", file=sys.stderr)
         code = e.code
     except (KeyboardInterrupt, typer.Abort):
-        print("lethe: interrupted", file=sys.stderr)
         code = INTERRUPTED
     except ClosedPipe:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         code = OK
     except Exception as e:
-        if isinstance(e, usage_errors):
+        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+            print(f"lethe: {e.strerror}; what was not written is lost", file=sys.stderr)
+            _drop_output()
+            code = UNDECIDED
+        elif isinstance(e, usage_errors):
             print(f"lethe: {e.format_message().rstrip('.')} (see --help)", file=sys.stderr)  # type: ignore[attr-defined]
             code = USAGE
         else:
             traceback.print_exc()
             print("lethe: this is a fault of lethe itself; the kernel was not judged", file=sys.stderr)
             code = UNDECIDED
+    if code == INTERRUPTED:  # typer turns Ctrl-C into this code and says nothing
+        print("lethe: interrupted", file=sys.stderr)
     sys.exit(code or OK)
+
+
+def _drop_output() -> None:
+    """Nobody can take the rest of the output, so that flushing it at exit must not fail either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

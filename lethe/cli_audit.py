@@ -10,6 +10,9 @@ import typer
 from lethe.cli import (
     INTERRUPTED,
     OK,
+    SEEDS,
+    UNDECIDED,
+    VIOLATED,
     DeviceOption,
     FolderOption,
     GatesOption,
@@ -66,7 +69,7 @@ def audit(
     gate: GatesOption = None,
     profile: Annotated[str, typer.Option(help="derived or paper.")] = "derived",
     device: DeviceOption = "",
-    seed: Annotated[int | None, typer.Option(help="First seed of every draw.")] = None,
+    seed: Annotated[int | None, typer.Option(help="First seed of every draw.", **SEEDS)] = None,
     quick: Annotated[bool | None, typer.Option("--quick/--full", help="Fewer draws per gate.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Judge rows again that the file holds.")] = False,
     counterexamples: FolderOption = None,
@@ -80,6 +83,8 @@ def audit(
     from lethe.audit.pool import JudgeSettings
     from lethe.audit.run import ORDERS, Selection
 
+    if out.exists() and not out.is_dir():
+        raise Mistake(f"--out {out} is a file; give the folder for the JSON lines")
     part, parts = _shard(shard)
     plan = plan_of(config, corpus, path, problems)
     settings = JudgeSettings(
@@ -172,18 +177,39 @@ def _judge_all(
             progress=shown(console_for(stderr=True)),
             again=again,
         )
-        _tell(c.name, summary, console_for())
+        _tell(c.name, summary, selection, console_for())
         if summary.interrupted:
             raise typer.Exit(INTERRUPTED)
     raise typer.Exit(OK)
 
 
-def _tell(name: str, summary: Summary, console: Console) -> None:
+def _tell(name: str, summary: Summary, selection: Selection, console: Console) -> None:
     done = summary.done_before + summary.judged
     text = f"{name}: {done} of {summary.selected} rows judged ({summary.judged} now) -> {summary.path}"
     if summary.interrupted:
         text += "; interrupted, the same command resumes"
     console.print(text, markup=False, soft_wrap=True)
+    if not summary.selected:
+        why = "the options leave no row"
+        if selection.accepted is not None:
+            why += "; a corpus that does not say what it accepted has none for --accepted or --rejected"
+        console.print(f"{name}: {why}", markup=False, soft_wrap=True)
+        return
+    console.print(_ends(name, summary.path), markup=False, soft_wrap=True)
+
+
+def _ends(name: str, path: Path) -> str:
+    """How the rows that the file holds ended, and which of them nobody could judge."""
+    from lethe.audit import lines
+    from lethe.display import exit_code
+
+    rows: dict[int, list[str]] = {OK: [], VIOLATED: [], UNDECIDED: []}
+    for (corpus, row), line in lines.latest(lines.read(path)).items():
+        if corpus == name:
+            rows[exit_code(lines.verdict_of(line))].append(row)
+    kept, broken, undecided = rows[OK], rows[VIOLATED], rows[UNDECIDED]
+    text = f"{name}: {len(kept)} keep their contract, {len(broken)} break it, {len(undecided)} undecided"
+    return text + (f" ({', '.join(undecided[:3])}{', ...' * (len(undecided) > 3)})" if undecided else "")
 
 
 def _one_row(row: Row, settings: JudgeSettings, out: Path) -> None:

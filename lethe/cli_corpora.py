@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lethe.cli import Mistake, console_for
+from lethe.cli import SEEDS, Mistake, console_for
 
 if TYPE_CHECKING:
     from lethe.audit.corpora import Corpus, Row
@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 RESULTS = Path("data/results/audit")
 CONFIG = Path("config.yaml")
 
+CORPORA = (
+    "directory (your own kernels), house, dlblas, cuda_l1, drkernel or sakana; redteam, honest, mutants or "
+    "controls (evidence, right verdicts known)."
+)
+
 ConfigOption = Annotated[Path | None, typer.Option(help="Take corpora and settings from this file.")]
-CorpusOption = Annotated[str, typer.Option(help="house, dlblas, cuda_l1, drkernel, sakana or directory.")]
+CorpusOption = Annotated[str, typer.Option(help=CORPORA)]
 PathOption = Annotated[Path | None, typer.Option(help="Where the corpus is.")]
 ProblemsOption = Annotated[Path | None, typer.Option(help="Its references, e.g. a KernelBench checkout.")]
 OutOption = Annotated[Path, typer.Option(help="Folder for the JSON lines, one file for each corpus.")]
@@ -46,7 +51,32 @@ def plan_of(config: Path | None, corpus: str, path: Path | None, problems: Path 
         raise Mistake(f"{config} is not YAML: {' '.join(str(e).split())}") from None
     if not isinstance(plan, dict) or not isinstance(plan.get("corpora"), dict):
         raise Mistake(f"{config} has no corpora section")
+    _check(config, plan)
     return plan
+
+
+def _check(config: Path, plan: dict[str, Any]) -> None:
+    """Raises Mistake for a value that the commands cannot use, before anything is judged."""
+    for name, entry in plan["corpora"].items():
+        if not isinstance(entry, str | dict | None):
+            raise Mistake(f"{config}: corpora.{name} is {entry!r}; give a path, a mapping or null")
+    section = plan.get("audit")
+    if not isinstance(section, dict | None):
+        raise Mistake(f"{config}: audit is {section!r}; give a mapping, e.g. {{limit: 10}}")
+    limit, gates = (section or {}).get("limit"), (section or {}).get("gates")
+    if limit is not None and not (_whole(limit) and limit >= 1):
+        raise Mistake(f"{config}: audit.limit is {limit!r}; give a whole number from 1, or null")
+    if not isinstance(gates, list | None) or any(not isinstance(g, str) for g in gates or ()):
+        raise Mistake(f"{config}: audit.gates is {gates!r}; give a list, e.g. [EXC-01, ORD-02], or null")
+    seed = plan.get("seed", 0)
+    if not (_whole(seed) and SEEDS["min"] <= seed <= SEEDS["max"]):
+        raise Mistake(
+            f"{config}: seed is {seed!r}; give a whole number from {SEEDS['min']} to {SEEDS['max']}"
+        )
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def options_of(

@@ -6,6 +6,7 @@ published verdicts of the paper's own audit; a corpus that is not at hand hides 
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,7 +142,8 @@ def _print(known: Known, row_id: str, out: Path, source: bool, options: str) -> 
             console.print(f"{key:12} {value}", markup=False, soft_wrap=True)
         if known.line is None:
             console.print(
-                f"Not judged yet under {out}; judge it with: lethe audit --row {row_id}{options}",
+                f"Not judged yet under {out}; judge it with: "
+                f"lethe audit --row {shlex.quote(row_id)}{options}",
                 markup=False,
                 soft_wrap=True,
             )

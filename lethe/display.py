@@ -19,6 +19,10 @@ STATUS_WORDS = {
 }
 
 
+SHOWN_OF_A_REMARK = 38
+"""Characters of the table's last column; a longer finding is repeated in full below the table."""
+
+
 def exit_code(verdict: Verdict) -> int:
     """0 every applicable gate passes, 1 a contract is violated, 3 it could not be judged."""
     if verdict.violated:
@@ -79,8 +83,9 @@ def sentence(verdict: Verdict) -> str:
     if not passed:
         return f"Could not be judged: no gate applies to {verdict.problem}."
     missing = sum(g.status is GateStatus.NOT_APPLICABLE for g in verdict.gates)
-    left = f"; {missing} do not apply" if missing else ""
-    return f"{verdict.candidate} keeps its contract: all {passed} applicable gates pass{left}."
+    left = f"; {missing} {'does' if missing == 1 else 'do'} not apply" if missing else ""
+    kept = "the one applicable gate passes" if passed == 1 else f"all {passed} applicable gates pass"
+    return f"{verdict.candidate} keeps its contract: {kept}{left}."
 
 
 def show_verdict(verdict: Verdict, console: Console) -> None:
@@ -93,6 +98,9 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
     console.print(Text(f"{verdict.candidate} against {verdict.problem} ({how})"), soft_wrap=True)
     if verdict.gates:
         console.print(_gate_table(verdict))
+        for g in verdict.gates:
+            if g.status in (GateStatus.FAIL, GateStatus.ERROR) and len(remark(g)) > SHOWN_OF_A_REMARK:
+                console.print(Text(f"In full, {g.gate}: {remark(g)}".replace("\n", " ")), soft_wrap=True)
     for f in verdict.integrity:
         console.print(Text(f"INTEGRITY {f.case}: {f.message}", style="bold red"), soft_wrap=True)
     for name, why in verdict.unprobed.items():

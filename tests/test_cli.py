@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -179,6 +180,9 @@ def test_a_malformed_reference_cannot_be_judged(lethe, reference: Path, content:
         (["audit", "--limit", "0"], "--limit"),
         (["audit", "--row", "softmax_row__z"], "did you mean softmax_row__"),
         (["audit", "--order", "random"], "unknown order 'random'"),
+        (["audit", "--out", "KERNEL"], "is a file; give the folder for the JSON lines"),
+        (["audit", "--seed", "-1"], "--seed"),
+        (["verify", "KERNEL", "-r", "REFERENCE", "--seed", str(2**32)], "--seed"),
         (["show", "softmax_rov__a", "--corpus", "house"], "did you mean softmax_row__a"),
         (["merge", "gone.jsonl", "--out", "x.jsonl"], "cannot read gone.jsonl"),
     ],
@@ -193,6 +197,69 @@ def test_a_mistake_is_one_sentence_and_code_2(  # type: ignore[no-untyped-def]
     assert outcome.out == ""
     assert sentence in outcome.err and outcome.err.startswith("lethe: ")
     assert len(outcome.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"corpora": {"house": 5}}, "corpora.house is 5; give a path, a mapping or null"),
+        ({"audit": 5}, "audit is 5; give a mapping"),
+        ({"audit": {"limit": "five"}}, "audit.limit is 'five'; give a whole number from 1"),
+        ({"audit": {"limit": True}}, "audit.limit is True"),
+        ({"audit": {"gates": "EXC-01"}}, "audit.gates is 'EXC-01'; give a list"),
+        ({"seed": "abc"}, "seed is 'abc'; give a whole number from 0"),
+    ],
+    ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
+)
+def test_a_config_that_cannot_be_used_is_a_mistake_before_anything_is_judged(  # type: ignore[no-untyped-def]
+    lethe, reference: Path, tmp_path: Path, changes: dict[str, object], sentence: str
+) -> None:
+    config = audit_config(tmp_path, **changes)
+    outcome = lethe("audit", "--config", config, "--out", tmp_path / "audit")
+    assert outcome.code == 2 and f"lethe: {config}: {sentence}" in outcome.err
+    assert not (tmp_path / "audit").exists()
+
+
+def test_a_verdict_that_cannot_be_kept_is_not_reached(  # type: ignore[no-untyped-def]
+    lethe, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli.os, "access", lambda path, mode: mode != os.W_OK)
+    for target in (tmp_path / "new.json", reference):
+        outcome = lethe("verify", kernel(reference), "-r", reference, "--json", target)
+        assert outcome.code == 2 and f"cannot write {target}: Permission denied" in outcome.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_no_fault_of_lethe() -> None:
+    command = f"{sys.executable} -m lethe gates > /dev/full"
+    done = subprocess.run(["bash", "-c", command], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr == "lethe: No space left on device; what was not written is lost\n"
+
+
+def test_an_interruption_is_said(lethe, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(display, "show_gates", interrupt)
+    outcome = lethe("gates")
+    assert (outcome.code, outcome.err) == (130, "lethe: interrupted\n")
+
+
+def test_a_finding_that_the_table_cuts_is_repeated_in_full(  # type: ignore[no-untyped-def]
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    long = Finding("one_hot", "B", "value", "out[0, 3] is 1, expected 2: " + "x" * 90, metric=1.0, bound=0.5)
+    short = Finding("nan", "T", "swallowed", "out is 0")
+    gates = (
+        fakes.gate("CMP-01", GateStatus.FAIL, long),
+        fakes.gate("EXC-01", GateStatus.FAIL, short),
+        fakes.gate("ORD-02", GateStatus.PASS),
+    )
+    display.show_verdict(Verdict("p", "k", "derived", Status.JUDGED, "", gates=gates), cli.console_for())
+    shown = capsys.readouterr().out.splitlines()
+    assert f"In full, CMP-01: one_hot: {long.message}" in shown
+    assert sum("EXC-01" in text for text in shown) == 2  # the table and the sentence
 
 
 def test_a_device_that_is_not_there_is_a_mistake(lethe, reference: Path) -> None:  # type: ignore[no-untyped-def]
@@ -310,7 +377,11 @@ def test_audit_of_one_row_exits_like_verify_and_compares_with_the_record(  # typ
     given = ["--corpus", "directory", "--path", tmp_path / "runs", "--out", tmp_path / "audit"]
     outcome = lethe("audit", *given, "--row", "softmax__bad")
     assert outcome.code == 1 and "recorded" not in outcome.err
-    assert lethe("audit", *given, "--workers", 0).code == 0
+    judged = lethe("audit", *given, "--workers", 0)
+    assert judged.code == 0
+    assert "directory: 0 keep their contract, 1 break it, 0 undecided" in judged.out
+    none = lethe("audit", *given, "--accepted")
+    assert "the options leave no row" in none.out and "0 keep" not in none.out
     assert "Same as recorded" in lethe("audit", *given, "--row", "softmax__bad").err
     outcome = lethe("audit", *given, "--row", "softmax__bad", "--seed", 1)
     assert "Not as recorded" in outcome.err and "settings.seed: recorded 0, now 1" in outcome.err
@@ -321,6 +392,14 @@ def test_show_of_a_row_that_was_not_judged(lethe, tmp_path: Path) -> None:  # ty
     assert outcome.code == 0
     command = f"lethe audit --row softmax_row__a --corpus house --out {tmp_path}"
     assert "Not judged yet" in outcome.out and command in outcome.out.replace("\n", "")
+
+
+def test_the_command_that_show_prints_can_be_typed(lethe, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "problems").mkdir()
+    (tmp_path / "problems" / "sum.py").write_text(REFERENCE)
+    (tmp_path / "sum__try é 2.py").write_text("class ModelNew:\n    pass\n")
+    shown = lethe("show", "sum__try é 2", "--corpus", "directory", "--path", tmp_path)
+    assert "lethe audit --row 'sum__try é 2' --corpus directory" in shown.out
 
 
 def test_a_row_of_a_public_corpus_says_which_options_find_it(lethe) -> None:  # type: ignore[no-untyped-def]

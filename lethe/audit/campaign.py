@@ -281,8 +281,11 @@ def _record(given: argparse.Namespace) -> int:
 def _summary(given: argparse.Namespace) -> int:
     from lethe.audit.campaign_summary import told
 
-    for text in told(given.out):
-        print(text)
+    text = told(given.out)
+    if not text:
+        print(f"campaign: {given.out} holds no audit; give the folder of a run with --out", file=sys.stderr)
+        return 2
+    print("\n".join(text))
     return 0
 
 

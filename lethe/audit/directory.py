@@ -14,8 +14,8 @@ one that your kernels were written for) or a flat folder of reference files.
 Without `problems`, a folder ``problems`` inside `path` is used.
 
 * Licence: yours. * Accepted: not known (None). * Row id: the file's path under `path`, without ``.py``.
-* Left out: files that match no reference, counted in the notes. A file that is no text at all
-  stays in as a row without source, which is judged malformed.
+* Left out: files that match no reference or that nobody may read, counted in the notes. A file that is no
+  text at all stays in as a row without source, which is judged malformed.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def load(
     references = References(Path(problems) if problems is not None else folder / "problems")
     rows: list[Row] = []
     unmatched: list[str] = []
+    closed: list[str] = []
     for file in sorted(folder.rglob("*.py")):
         if references.folder in (file.parent, *file.parents):
             continue
@@ -56,6 +57,11 @@ def load(
         row_id = file.relative_to(folder).with_suffix("").as_posix()
         if problem is None:
             unmatched.append(row_id)
+            continue
+        try:
+            file.read_bytes()
+        except OSError as e:
+            closed.append(f"{row_id}: {e.strerror}")
             continue
         try:
             source, extra = read_source(file)[0], {}
@@ -68,7 +74,12 @@ def load(
                 corpus="directory",
                 problem=problem,
                 candidate=Candidate(
-                    name=row_id, source=source, language=language, entry=entry, path=f"{row_id}.py"
+                    name=row_id,
+                    source=source,
+                    language=language,
+                    entry=entry,
+                    kind=kind_of(source, entry),
+                    path=f"{row_id}.py",
                 ),
                 family=family_of(problem.name),
                 language=language,
@@ -77,6 +88,8 @@ def load(
                 extra=extra,
             )
         )
+    if not rows and closed:
+        raise CorpusError(f"corpus directory: no kernel under {folder} can be read ({closed[0]})")
     if not rows:
         raise CorpusError(
             f"corpus directory: no kernel under {folder} matches a reference under {references.folder}; "
@@ -86,7 +99,19 @@ def load(
     if unmatched:
         shown = ", ".join(unmatched[:3]) + (", ..." if len(unmatched) > 3 else "")
         notes.append(f"{len(unmatched)} files that match no reference are left out ({shown})")
+    if closed:
+        shown = ", ".join(closed[:3]) + (", ..." if len(closed) > 3 else "")
+        notes.append(f"{len(closed)} files that cannot be read are left out ({shown})")
     return ListedCorpus("directory", rows, notes)
+
+
+def kind_of(source: str, entry: str) -> str:
+    """``"function"`` where the text defines `entry` as one, as in ``lethe verify``, else ``"module"``."""
+    try:
+        defined = formats.definitions(formats.parse(source))
+    except FormatError:
+        return "module"
+    return "function" if defined.get(entry) == "function" else "module"
 
 
 def language_of(source: str) -> str:

@@ -32,6 +32,7 @@ from lethe.audit.pool import JudgeSettings
 from lethe.rl import ladder
 from lethe.rl.judging import Attempt, Court
 from lethe.rl.outcomes import Judged
+from lethe.verifier.catalog import IDS
 from lethe.verifier.problem import (
     Candidate,
     OpSpec,
@@ -41,7 +42,14 @@ from lethe.verifier.problem import (
     problem_from_spec,
 )
 
-FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+FENCE = re.compile(
+    r"(?:(?:^[ \t]*)?```[ \t]*(?:(?:python3?|py)(?:[ \t][^`\n]*)?)?"
+    r"|^[ \t]*```(?P<other>[^`\n]*))\n(?P<text>.*?)```",
+    re.DOTALL | re.MULTILINE | re.IGNORECASE,
+)
+"""A fenced block. Those of other languages are read too, or the end of one would begin the next."""
+
+DEVICES = ("auto", "cpu", "cuda")
 
 Message = dict[str, Any]
 Completion = str | Sequence[Message]
@@ -55,9 +63,12 @@ def text_of(completion: Completion) -> str:
 
 
 def code_of(completion: Completion) -> str:
-    """The last fenced block of Python in a completion, or all of its text where there is none."""
-    text = text_of(completion)
-    blocks = FENCE.findall(text)
+    """The last fenced block of Python in a completion, or all of its text where there is none.
+
+    A block that names no language counts as Python. Line ends become LF.
+    """
+    text = text_of(completion).replace("\r\n", "\n")
+    blocks = [found["text"] for found in FENCE.finditer(text) if found["other"] is None]
     return blocks[-1] if blocks else text
 
 
@@ -93,7 +104,8 @@ class RewardFunction:
     ) -> list[float]:
         """A reward for each completion; NaN, which TRL leaves out of its group, where nobody could decide.
 
-        Raises ValueError where neither the function nor a column says which problem is meant.
+        Raises ValueError where neither the function nor a column says which problem is meant, or a column
+        does not have one value for each completion.
         """
         count = len(completions)
         problems = _column(columns, "problem", count)
@@ -151,10 +163,17 @@ def reward_fn(
         device, quick, seed: how the battery runs.
         gates: only these gates, for a smoke test; a policy finds out which contracts nobody checks.
 
-    Raises ValueError for an unknown schedule, LogError for a file that cannot be had, ProblemError and
-    CandidateError for a reference or baseline that cannot be read.
+    Raises ValueError for an unknown schedule, device or gate, LogError for a file that cannot be had,
+    ProblemError and CandidateError for a reference or baseline that cannot be read.
     """
     chosen = ladder.schedule(schedule)
+    if device not in DEVICES:
+        raise ValueError(f"unknown device {device!r}; use {', '.join(DEVICES)}")
+    if isinstance(gates, str) or (unknown := sorted(set(gates or ()) - set(IDS))):
+        asked = gates if isinstance(gates, str) else ", ".join(unknown)
+        raise ValueError(f"gates is a list of {', '.join(IDS)}, not {asked!r}")
+    if workers < 0:
+        raise ValueError(f"workers is {workers}; give 0 to judge in this process, or more")
     reference = None if problem is None else _problem(problem)
     against = None if baseline is None else load_candidate(baseline)
     chosen_gates = tuple(gates) if gates is not None else None
@@ -165,7 +184,12 @@ def reward_fn(
 
 def _column(columns: dict[str, Any], name: str, count: int) -> list[Any]:
     values = columns.get(name)
-    return [None] * count if values is None else list(values)
+    if values is None:
+        return [None] * count
+    if isinstance(values, str) or len(values) != count:
+        told = repr(values[:40]) if isinstance(values, str) else f"{len(values)} values"
+        raise ValueError(f"the column {name!r} has {told} for {count} completions; give a list, one for each")
+    return list(values)
 
 
 def _problem(given: Any) -> Problem:

@@ -186,3 +186,10 @@ def test_a_record_names_the_machine_that_ran_and_not_the_one_that_wrote_it(tmp_p
     assert found.device.sm_count == 132
     machine.note(tmp_path, "cpu")
     assert machine.device(tmp_path, "cpu").kind == "cpu"
+
+
+def test_summary_of_a_folder_without_a_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert campaign.main(["summary", "--out", str(tmp_path / "gone")]) == 2
+    assert "gone holds no audit; give the folder of a run with --out" in capsys.readouterr().err

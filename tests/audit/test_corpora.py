@@ -152,6 +152,23 @@ def test_directory_matches_kernels_to_references_by_name(tmp_path: Path, bench: 
     assert corpus.notes == ("2 files that match no reference are left out (19_ReLUx, helpers)",)
 
 
+def test_directory_charges_nobody_with_a_file_that_cannot_be_read(tmp_path: Path, bench: Path) -> None:
+    runs = tmp_path / "runs"
+    (runs / "19_ReLU__folder.py").mkdir(parents=True)
+    with pytest.raises(
+        CorpusError, match=r"no kernel under .* can be read \(19_ReLU__folder: Is a directory"
+    ):
+        open_corpus("directory", path=runs, problems=bench)
+    (runs / "19_ReLU__gone.py").symlink_to("nowhere")
+    (runs / "19_ReLU__mine.py").write_text("def ModelNew(x):\n    return x\n")
+    corpus = open_corpus("directory", path=runs, problems=bench)
+    assert [(r.id, r.candidate.kind) for r in corpus.rows()] == [("19_ReLU__mine", "function")]
+    assert corpus.notes == (
+        "2 files that cannot be read are left out (19_ReLU__folder: Is a directory, "
+        "19_ReLU__gone: No such file or directory)",
+    )
+
+
 def test_directory_with_its_own_problems_folder(tmp_path: Path) -> None:
     (tmp_path / "problems").mkdir()
     (tmp_path / "problems" / "softmax_row.py").write_text(REFERENCE)

@@ -64,6 +64,7 @@ def test_equal_sources_are_judged_once(reward, row):
 
 def test_a_killed_run_resumes_from_its_file(reward, row, tmp_path):
     """Also one that was cut off in the middle of a line."""
+    reward.one("?", fenced(row.candidate.source))
     copy = tmp_path / "rewards.jsonl"
     text = reward.court.log.read_text()
     copy.write_text(text + text.splitlines()[-1][:40])
@@ -101,14 +102,44 @@ def test_says_what_is_missing():
 
 
 @pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"device": "gpu"}, "unknown device 'gpu'; use auto, cpu, cuda"),
+        ({"gates": ["EXC-01", "EXC-9"]}, "not 'EXC-9'"),
+        ({"gates": "EXC-01"}, "gates is a list of CMP-01, .*, not 'EXC-01'"),
+        ({"workers": -1}, "workers is -1; give 0"),
+    ],
+    ids=lambda v: next(iter(v)) if isinstance(v, dict) else "",
+)
+def test_a_setting_that_cannot_be_used_is_refused_before_a_model_writes_anything(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        reward_fn(**settings)
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [(["softmax.py"], "'problem' has 1 values for 2"), ("softmax.py", "'problem' has 'softmax.py' for 2")],
+    ids=["too-short", "text"],
+)
+def test_a_column_has_one_value_for_each_completion(column, sentence):
+    with reward_fn(device="cpu") as bare, pytest.raises(ValueError, match=sentence):
+        bare(["?"] * 2, ["x"] * 2, problem=column)
+
+
+@pytest.mark.parametrize(
     ("completion", "code"),
     [
         ("```python\na\n```\n```\nb\n```", "b\n"),
         ("x = 1", "x = 1"),
         ([{"role": "assistant", "content": "```py\nc\n```"}], "c\n"),
         ([], ""),
+        ("First:\n```bash\nls\n```\nthen\n```python\nd\n```\nthat is it", "d\n"),
+        ("```python\ne\n```\n```cpp\nint e;\n```\nboth", "e\n"),
+        (" ```Python title=x.py\r\nf\r\n```", "f\n"),
+        ("A ```name``` in the text\n```python\ng\n```", "g\n"),
+        ("```text\nno code\n```", "```text\nno code\n```"),
     ],
-    ids=["last-block", "bare", "chat", "empty"],
+    ids=["last-block", "bare", "chat", "empty", "bash-first", "cpp-last", "windows", "inline", "no-python"],
 )
 def test_code_of_a_completion(completion, code):
     assert code_of(completion) == code
