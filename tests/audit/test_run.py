@@ -250,3 +250,9 @@ def test_the_real_judge_over_house_rows(tmp_path: Path) -> None:
     run(corpus, tmp_path / "one.jsonl", settings=settings, selection=selection, workers=0)
     assert canonical(tmp_path / "two.jsonl") == canonical(tmp_path / "one.jsonl")
     assert {line["verdict"]["status"] for line in merge([tmp_path / "one.jsonl"])} == {"judged"}
+
+
+def test_a_line_that_lacks_what_every_line_holds_is_named(tmp_path):
+    (tmp_path / "house.jsonl").write_text('{"schema": "lethe.audit/1", "id": "a"}\n')
+    with pytest.raises(lines.LogError, match=r"line 1 of .* lacks corpus, settings, verdict, timing"):
+        list(lines.read(tmp_path / "house.jsonl"))
