@@ -111,6 +111,19 @@ def test_second_run_judges_nothing_and_leaves_the_file_alone(tmp_path: Path) -> 
     assert path.read_bytes() == before
 
 
+def test_rows_that_nobody_could_judge_are_judged_again_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    corpus = ListedCorpus(
+        "fake", [fakes.row("kept"), fakes.row("broken", "# fail EXC-01"), fakes.row("open", "# raise")]
+    )
+    ask = {"settings": fakes.SETTINGS, "workers": 0}
+    assert run(corpus, path, **ask).judged == 3
+    assert run(corpus, path, **ask).judged == 0
+    summary = run(corpus, path, **ask, undecided=True)
+    assert (summary.judged, summary.done_before, summary.complete) == (1, 2, True)
+    assert [line["id"] for line in lines.read(path)] == ["kept", "broken", "open", "open"]
+
+
 def test_again_appends_and_the_last_line_wins(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     resume(path)
