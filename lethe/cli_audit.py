@@ -72,6 +72,9 @@ def audit(
     seed: Annotated[int | None, typer.Option(help="First seed of every draw.", **SEEDS)] = None,
     quick: Annotated[bool | None, typer.Option("--quick/--full", help="Fewer draws per gate.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Judge rows again that the file holds.")] = False,
+    undecided: Annotated[
+        bool, typer.Option("--undecided", help="Judge rows again that the file holds and nobody could judge.")
+    ] = False,
     counterexamples: FolderOption = None,
     patience: Annotated[
         float, typer.Option(min=0.1, help="Factor on time limits, for candidates that compile at run time.")
@@ -109,7 +112,7 @@ def audit(
         corpora = opened(plan)
         if row:
             _one_row(find(corpora, row), settings, out)
-        _judge_all(corpora, out, settings, selection, workers, again)
+        _judge_all(corpora, out, settings, selection, workers, again=again, undecided=undecided)
     except (CorpusError, LogError, ValueError) as e:
         raise Mistake(str(e)) from None
 
@@ -162,7 +165,12 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _judge_all(
-    corpora: list[Corpus], out: Path, settings: JudgeSettings, selection: Selection, workers: int, again: bool
+    corpora: list[Corpus],
+    out: Path,
+    settings: JudgeSettings,
+    selection: Selection,
+    workers: int,
+    **which: bool,
 ) -> None:
     from lethe.audit.progress import shown
     from lethe.audit.run import run
@@ -175,7 +183,7 @@ def _judge_all(
             selection=selection,
             workers=workers,
             progress=shown(console_for(stderr=True)),
-            again=again,
+            **which,
         )
         _tell(c.name, summary, selection, console_for())
         if summary.interrupted:

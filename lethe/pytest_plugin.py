@@ -100,11 +100,14 @@ class LetheVerify:
         from lethe.display import exit_code, report
         from lethe.verifier.problem import CandidateError, ProblemError
 
+        unfit = ""
         try:
             problem = self._problem(reference)
             suspect = self._candidate(candidate, entry)
         except (ProblemError, CandidateError) as e:
-            pytest.fail(f"could not be judged: {e}", pytrace=False)
+            unfit = str(e)
+        if unfit:  # told outside of the handler, or pytest tells it twice
+            pytest.fail(f"could not be judged: {unfit}", pytrace=False)
         judge = self._bench.judge(
             profile=profile or self._profile,
             device=device or self._device,

@@ -27,6 +27,9 @@ SCHEMA = "lethe.audit/1"
 LINE_START = b'{"accepted": '
 """How every line begins (keys are sorted): tells a torn line from a file that is not ours."""
 
+NEEDED = ("id", "corpus", "settings", "verdict", "timing")
+"""What every line holds, in every version of the schema."""
+
 Line = dict[str, Any]
 
 
@@ -161,6 +164,8 @@ def read(path: str | Path) -> Iterator[Line]:
             raise LogError(
                 f"line {number} of {path} does not have schema {SCHEMA}; this is not an audit file"
             )
+        if lacking := [key for key in NEEDED if key not in line]:
+            raise LogError(f"line {number} of {path} lacks {', '.join(lacking)}; this is not an audit file")
         yield line
 
 

@@ -89,11 +89,12 @@ def run(
     workers: int = 2,
     progress: Progress | None = None,
     again: bool = False,
+    undecided: bool = False,
 ) -> Summary:
     """Judge the selected rows that `path` does not hold yet, appending one line for each.
 
     Rows that the file already holds, with the same sources and rules, are judged again
-    only with `again`.
+    only with `again`, and those of them that nobody could judge with `undecided`.
     KeyboardInterrupt ends the run early (`Summary.interrupted`); the file stays valid.
     Raises LogError where the file is not an audit's, is in use, or was written with
     other settings; CorpusError where the selection names what does not exist;
@@ -105,6 +106,8 @@ def run(
     with Log(path) as log:
         require_same_settings(log, corpus, settings)
         done = [] if again else [row for row in selected if is_done(log, row)]
+        if undecided:
+            done = [row for row in done if was_decided(log, row)]
         known = {row.id for row in done}
         pending = [row for row in selected if row.id not in known]
         count = 0
@@ -132,6 +135,12 @@ def was_found(log: Log, row: Row) -> bool:
     verdict = log.lines[row.corpus, row.id]["verdict"]
     failed = any(g["status"] == "fail" for g in verdict["gates"])
     return failed or bool(verdict["integrity"]) or Status(verdict["status"]) in CANDIDATE_FAULTS
+
+
+def was_decided(log: Log, row: Row) -> bool:
+    """Whether the line that a log holds of a row says that the contract is kept, or that it is broken."""
+    verdict = lines.verdict_of(log.lines[row.corpus, row.id])
+    return verdict.violated or verdict.clean
 
 
 def is_done(log: Log, row: Row) -> bool:

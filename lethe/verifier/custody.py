@@ -40,7 +40,9 @@ MIN_ARENA = 1 << 20
 MAX_ARENAS = 64
 """A suspect asks for a further arena when its results outgrow the last; each is twice as large."""
 MAX_MESSAGE = 600
-TAIL_BYTES = 2000
+TAIL_BYTES = 6000
+CHATTER_BYTES = 1 << 20
+"""What a candidate prints is kept up to here: only the end of it is ever read, and files are limited."""
 
 
 @dataclass
@@ -55,6 +57,8 @@ class Suspect:
     _socket: socket.socket = field(repr=False, kw_only=True)
     _lifeline: int = field(repr=False, kw_only=True)
     _status: int = field(repr=False, kw_only=True)
+    _streams: tuple[int, ...] = field(repr=False, kw_only=True)
+    """What the candidate writes to stdout and stderr, held open: it may do what it likes with their names."""
     _asked: Arena | None = field(default=None, repr=False)
     _answers: list[Arena] = field(default_factory=list, repr=False)
     _ended: str = ""
@@ -81,20 +85,22 @@ class Suspect:
         lifeline, held = os.pipe2(os.O_CLOEXEC)
         status, told = os.pipe2(os.O_CLOEXEC)
         passed = [theirs.fileno(), lifeline, told]
+        streams: list[int] = []
         try:
             cache.mkdir(parents=True, exist_ok=True)
             for path in (scratch, cache):
                 sandbox.give(path)
             for name in ("stdout.txt", "stderr.txt"):
                 passed.append(
-                    os.open(scratch / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                    os.open(scratch / name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 )
+                streams.append(os.dup(passed[-1]))
             rooms = sandbox.Rooms(str(scratch.resolve()), str(cache.resolve()), hidden)
             process.fork(order_for(executor, limits, rooms), passed)
         except BaseException:
             ours.close()
-            os.close(held)
-            os.close(status)
+            for fd in (held, status, *streams):
+                os.close(fd)
             shutil.rmtree(scratch, ignore_errors=True)
             raise
         finally:
@@ -102,7 +108,9 @@ class Suspect:
             for fd in passed[1:]:
                 os.close(fd)
         ours.setblocking(False)
-        return cls(candidate, limits, scratch, _socket=ours, _lifeline=held, _status=status)
+        return cls(
+            candidate, limits, scratch, _socket=ours, _lifeline=held, _status=status, _streams=tuple(streams)
+        )
 
     def greet(self, seconds: float) -> None:
         """Wait until the process stands in its sandbox; fills `isolation`."""
@@ -125,7 +133,9 @@ class Suspect:
             os.close(self._lifeline)
             self._socket.close()
             self._await_sweep()
-            os.close(self._status)
+            for fd in (self._status, *self._streams):
+                os.close(fd)
+            self._streams = ()
             for arena in (self._asked, *self._answers):
                 if arena is not None:
                     arena.close()
@@ -146,13 +156,19 @@ class Suspect:
                 self.close()
 
     def tail(self, stream: str = "stderr") -> str:
-        """The last lines that the candidate wrote to ``stdout`` or ``stderr``."""
-        try:
-            with open(self.scratch / f"{stream}.txt", "rb") as f:
-                f.seek(max(0, os.fstat(f.fileno()).st_size - TAIL_BYTES))
-                return clean(f.read().decode("utf-8", "replace"), TAIL_BYTES)
-        except OSError:
+        """The last lines that the candidate wrote to ``stdout`` or ``stderr``; nothing once it has ended."""
+        if not self._streams:
             return ""
+        return clean(_end_of(self._streams[stream == "stderr"]).decode("utf-8", "replace"), TAIL_BYTES)
+
+    def _shorten(self) -> None:
+        """Forget what was printed but for its end, so that a talkative candidate does not meet its limit on
+        files after so many calls."""
+        for fd in self._streams:
+            if os.fstat(fd).st_size > CHATTER_BYTES:
+                end = _end_of(fd)
+                os.ftruncate(fd, 0)
+                os.write(fd, end)
 
     # ------------------------------------------------------------ requests
 
@@ -301,6 +317,7 @@ class Suspect:
         try:
             if channel.pending(self._socket):
                 raise GarbageError("bytes that nobody asked for")
+            self._shorten()
             fds = self._place(tensors or [], request)
             channel.send_frame(self._socket, nonce, {"op": stage, **request}, deadline, fds)
             while True:
@@ -382,7 +399,8 @@ class Suspect:
     def _death(self, stage: str) -> SuspectError:
         self._read_exit(STATUS_GRACE_SECONDS)
         tail = self.tail().strip().splitlines()
-        last = f"; last words: {tail[-1]}" if tail else ""
+        said = [line.strip() for line in tail if line.strip().startswith("what():")]  # before a trace of C++
+        last = f"; last words: {[*tail, *said][-1]}" if tail else ""
         exit_ = self._exit
         self.close()
         if exit_ is None:
@@ -410,3 +428,8 @@ class Suspect:
         while (left := deadline - time.monotonic()) > 0:
             if select.select([self._status], [], [], left)[0] and not os.read(self._status, 4096):
                 return
+
+
+def _end_of(fd: int) -> bytes:
+    """The last `TAIL_BYTES` of a file."""
+    return os.pread(fd, TAIL_BYTES, max(0, os.fstat(fd).st_size - TAIL_BYTES))

@@ -94,6 +94,8 @@ class Judge:
     ) -> None:
         if profile not in ("derived", "paper"):
             raise ValueError(f"unknown profile {profile!r}; use derived or paper")
+        if not isinstance(seed, int) or not 0 <= seed < 1 << 32:
+            raise ValueError(f"seed is {seed!r}; give a whole number from 0 to {(1 << 32) - 1}")
         self._device = device
         self._options: dict[str, Any] = {
             "profile": profile,
@@ -293,10 +295,15 @@ def _release_device(executor: str) -> None:
 
 
 def _known(gates: Sequence[str] | None) -> tuple[str, ...] | None:
-    for g in gates or ():
+    if gates is None:
+        return None
+    if isinstance(gates, str) or not gates:
+        raise ValueError(f"gates is {gates!r}; give a list such as ['CMP-01', 'EXC-01'], or None for all")
+    wanted = tuple(str(g).upper() for g in gates)
+    for given, g in zip(gates, wanted, strict=True):
         if g not in catalog.IDS:
-            raise ValueError(f"unknown gate {g!r}; the gates are {', '.join(catalog.IDS)}")
-    return tuple(gates) if gates else None
+            raise ValueError(f"unknown gate {given!r}; the gates are {', '.join(catalog.IDS)}")
+    return wanted
 
 
 def _run_gate(identifier: str, trial: Trial) -> GateResult:
@@ -398,10 +405,11 @@ def verify(
         entry: name of the candidate's class or function.
 
     Returns:
-        The verdict. A candidate that cannot be read is a verdict too (``malformed_candidate``).
+        The verdict. A candidate that is no valid program is a verdict too (``malformed_candidate``).
 
     Raises:
-        ValueError: an unknown profile, gate or device.
+        ValueError: an unknown profile, gate or device, a bad seed, or a path at which there is no file.
+        TypeError: a candidate that is none of the above.
         ProblemError: the reference cannot be read.
     """
     problem = _as_problem(reference)
@@ -442,5 +450,17 @@ def _as_candidate(candidate: Any, entry: str) -> Candidate:
     if isinstance(candidate, Candidate):
         return candidate
     if isinstance(candidate, (str, Path)):
+        if _names_a_file(candidate) and not Path(candidate).is_file():
+            raise ValueError(f"there is no file {str(candidate)!r}; give a path or the source text")
         return load_candidate(candidate, entry)
+    if not callable(candidate):
+        kind = type(candidate).__name__
+        raise TypeError(f"a candidate is a path, a source text, a function or a class, not {kind}")
     return candidate_from_callable(candidate)
+
+
+def _names_a_file(candidate: str | Path) -> bool:
+    """Whether this is a path: a Path, or one line that ends as paths of sources do."""
+    return isinstance(candidate, Path) or (
+        "\n" not in candidate and candidate.strip().endswith((".py", ".cu", ".cpp"))
+    )

@@ -190,6 +190,8 @@ def replay(
             "install the version that recorded it"
         )
     options = recorded.options
+    if not isinstance(options, dict):
+        raise ReplayError(f"{verdict_file} does not say how it was judged: its options are no object")
     beside = Path(verdict_file).resolve().parent
     sources = {
         role: _find(role, given, options.get(f"{role}_path"), beside, digest)

@@ -111,6 +111,19 @@ def test_second_run_judges_nothing_and_leaves_the_file_alone(tmp_path: Path) -> 
     assert path.read_bytes() == before
 
 
+def test_rows_that_nobody_could_judge_are_judged_again_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    corpus = ListedCorpus(
+        "fake", [fakes.row("kept"), fakes.row("broken", "# fail EXC-01"), fakes.row("open", "# raise")]
+    )
+    ask = {"settings": fakes.SETTINGS, "workers": 0}
+    assert run(corpus, path, **ask).judged == 3
+    assert run(corpus, path, **ask).judged == 0
+    summary = run(corpus, path, **ask, undecided=True)
+    assert (summary.judged, summary.done_before, summary.complete) == (1, 2, True)
+    assert [line["id"] for line in lines.read(path)] == ["kept", "broken", "open", "open"]
+
+
 def test_again_appends_and_the_last_line_wins(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     resume(path)
@@ -250,3 +263,9 @@ def test_the_real_judge_over_house_rows(tmp_path: Path) -> None:
     run(corpus, tmp_path / "one.jsonl", settings=settings, selection=selection, workers=0)
     assert canonical(tmp_path / "two.jsonl") == canonical(tmp_path / "one.jsonl")
     assert {line["verdict"]["status"] for line in merge([tmp_path / "one.jsonl"])} == {"judged"}
+
+
+def test_a_line_that_lacks_what_every_line_holds_is_named(tmp_path):
+    (tmp_path / "house.jsonl").write_text('{"schema": "lethe.audit/1", "id": "a"}\n')
+    with pytest.raises(lines.LogError, match=r"line 1 of .* lacks corpus, settings, verdict, timing"):
+        list(lines.read(tmp_path / "house.jsonl"))

@@ -377,6 +377,40 @@ def test_triton_failures_are_told_apart(server: SuspectServer) -> None:
     assert statuses == [Status.EXECUTOR_FAILED, Status.RUN_FAILED]
 
 
+# ---------------------------------------------------------------- what it prints
+
+TALKS = "print('spam ' * 60_000)\nreturn x + 1"
+
+
+def test_a_candidate_may_print_more_over_its_calls_than_a_file_may_hold(server: SuspectServer) -> None:
+    source = module(TALKS)
+    limits = Limits(cpu_seconds=60, wall_seconds=30.0, memory_bytes=2 << 30, file_bytes=2 << 20)
+    with server.spawn(Candidate("honest", source, "python"), executor="cpu", limits=limits) as suspect:
+        suspect.load()
+        suspect.build([], 0)
+        for _ in range(12):  # 300 kB a call
+            (report,) = suspect.run([torch.ones(2)])
+            assert torch.equal(report.outputs, torch.full((2,), 2.0))
+        assert suspect.tail("stdout").strip().endswith("spam spam")
+
+
+def test_what_it_printed_is_cut_short_in_its_own_file_alone(server: SuspectServer, tmp_path) -> None:
+    """Not in one that the candidate has put in its place."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"x" * (3 << 20))
+    swap = f"""import os
+for name in ("stdout.txt", "stderr.txt"):
+    os.path.lexists(name) and os.unlink(name)
+    os.symlink({str(victim)!r}, name)
+"""
+    talk = "for _ in range(8): print('spam ' * 60_000)\nreturn x"
+    with loaded(server, module(talk, top=swap)) as suspect:
+        suspect.build([], 0)
+        for _ in range(2):
+            suspect.run([torch.ones(2)])
+    assert victim.stat().st_size == 3 << 20
+
+
 # ---------------------------------------------------------------- the process itself
 
 
