@@ -107,7 +107,7 @@ def _theirs(row: Row | None) -> str:
 
 def failures(rows: Sequence[Row]) -> str:
     """How often an engine ended with an error, by the error's first line."""
-    said = Counter(r["error"].splitlines()[0] for r in rows if "error" in r)
+    said = Counter(r["error"].splitlines()[0].rstrip(".") for r in rows if "error" in r)
     if not rows:
         return MISSING
     return "; ".join(f"{times} of {len(rows)}: {what}" for what, times in said.most_common()) or "none"

@@ -233,7 +233,7 @@ class Puppet:
         scratch.mkdir(exist_ok=True)
         self.suspect = Suspect(
             Candidate("puppet", "", "python"), Limits(wall_seconds=wall, memory_bytes=1 << 24), scratch,
-            _socket=ours, _lifeline=held, _status=status,
+            _socket=ours, _lifeline=held, _status=status, _streams=(),
         )  # fmt: skip
         self._lifeline = lifeline
         threading.Thread(target=self._act, daemon=True).start()
