@@ -140,7 +140,9 @@ class LetheVerify:
 
     def _origin(self, given: str | Path) -> str | Path:
         """Source text as it is; a path from the working directory, else from the test's folder."""
-        if isinstance(given, str) and "\n" in given:
+        from lethe.verifier.formats import is_path
+
+        if not is_path(given):
             return given
         beside = self._folder / given
         return beside if not Path(given).exists() and beside.exists() else Path(given)

@@ -167,3 +167,9 @@ def test_asking_for_cuda_without_a_device_is_a_clear_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match="torch sees no CUDA device"):
         provenance.device("cuda")
+
+
+def test_no_committed_file_names_a_folder_of_the_machine_that_wrote_it():
+    files = sorted((provenance.ROOT / "data" / "measured").rglob("*.json"))
+    commands = {file.name: load(file).command.split() for file in files}
+    assert files and not {name: c for name, c in commands.items() if any(word.startswith("/") for word in c)}

@@ -23,15 +23,20 @@ class FormatError(ValueError):
     """The text cannot be used; the message is a clause that follows the file's name."""
 
 
+def is_path(origin: str | Path) -> bool:
+    """Whether `origin` is a path; it is source text if it has a line break."""
+    return isinstance(origin, Path) or not ("\n" in origin or "\r" in origin)
+
+
 def read_source(origin: str | Path) -> tuple[str, str]:
-    """Return ``(text, path)``: `origin` is a path, or source text if it has a line break.
+    """Return ``(text, path)``: `origin` is a path, or source text (`is_path`).
 
     UTF-8 (with or without a byte-order mark); CRLF and CR become LF, so that the
     hash of a file does not depend on the system it was checked out on.
     Raises FormatError.
     """
-    if isinstance(origin, str) and ("\n" in origin or "\r" in origin):
-        data, path = origin.encode("utf-8", "surrogatepass"), ""
+    if not is_path(origin):
+        data, path = str(origin).encode("utf-8", "surrogatepass"), ""
     else:
         path = str(origin)
         if not path:

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from lethe.verifier import blame, catalog, fairness, integrity, semantics
+from lethe.verifier import blame, catalog, fairness, formats, integrity, semantics
 from lethe.verifier.counterexample import write_counterexamples
 from lethe.verifier.docket import Docket
 from lethe.verifier.gates import GATES
@@ -450,17 +450,10 @@ def _as_candidate(candidate: Any, entry: str) -> Candidate:
     if isinstance(candidate, Candidate):
         return candidate
     if isinstance(candidate, (str, Path)):
-        if _names_a_file(candidate) and not Path(candidate).is_file():
+        if formats.is_path(candidate) and not Path(candidate).is_file():
             raise ValueError(f"there is no file {str(candidate)!r}; give a path or the source text")
         return load_candidate(candidate, entry)
     if not callable(candidate):
         kind = type(candidate).__name__
         raise TypeError(f"a candidate is a path, a source text, a function or a class, not {kind}")
     return candidate_from_callable(candidate)
-
-
-def _names_a_file(candidate: str | Path) -> bool:
-    """Whether this is a path: a Path, or one line that ends as paths of sources do."""
-    return isinstance(candidate, Path) or (
-        "\n" not in candidate and candidate.strip().endswith((".py", ".cu", ".cpp"))
-    )

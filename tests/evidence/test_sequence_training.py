@@ -109,6 +109,7 @@ def test_every_member_sees_the_past_alone_and_has_gradients_everywhere(member, s
 
 
 def test_replicas_share_nothing(small):
+    """But the order of float32 sums, which batched products choose: 1e-7 a step; other data are percents."""
     data = [sequence_tasks.recall(seed, 3, 2, 34) for seed in (0, 7)]
     together = [torch.stack([getattr(one, name) for one in data], 1) for name in ("tokens", "answers")]
     both, *_ = gdn_gpu_training.optimised(Replicas("gdn", [0, 7], torch.float32, "torch"), *together)

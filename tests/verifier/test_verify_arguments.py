@@ -45,7 +45,7 @@ def test_gates_may_be_written_small():
         assert judge._options["gates"] == ("EXC-01", "CMP-01")
 
 
-@pytest.mark.parametrize("candidate", ["no_such_kernel.py", Path("no_such_kernel.py"), Path("/")])
+@pytest.mark.parametrize("candidate", ["no_such_kernel.py", "softmax", Path("no_such_kernel.py"), Path("/")])
 def test_a_path_without_a_file_is_no_verdict(candidate):
     with pytest.raises(ValueError, match="there is no file"):
         lethe.verify(candidate, REFERENCE, device="cpu")
@@ -58,11 +58,11 @@ def test_what_is_no_program_at_all_is_named(candidate):
 
 
 def test_a_text_that_is_no_program_is_a_verdict():
-    assert lethe.verify("not a program", REFERENCE, device="cpu").status is Status.MALFORMED_CANDIDATE
+    assert lethe.verify("not\na program", REFERENCE, device="cpu").status is Status.MALFORMED_CANDIDATE
 
 
 def test_a_recorded_verdict_without_options_cannot_be_replayed(tmp_path):
-    kept = lethe.verify("not a program", REFERENCE, device="cpu").to_dict() | {"options": []}
+    kept = lethe.verify("not\na program", REFERENCE, device="cpu").to_dict() | {"options": []}
     (tmp_path / "verdict.json").write_text(json.dumps(kept))
     with pytest.raises(ReplayError, match="does not say how it was judged"):
         replay(tmp_path / "verdict.json")
