@@ -23,6 +23,10 @@ from lethe.verifier.verdict import Verdict
 Key = tuple[str, str]
 """Corpus and row id."""
 
+BLOCK = 100
+"""So many rows of a step are taken before any row after them. A worker may choose among them the problem that
+it holds; what a run that is cut short leaves is still a prefix of the selection, but for its last block."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -50,18 +54,21 @@ def run(
         logs = {path: stack.enter_context(Log(path)) for path in {part.path for part in parts}}
         pending: list[Row] = []
         home: dict[Key, int] = {}
+        order: dict[Key, int] = {}
 
         def rank(row: Row) -> int:
-            return home[row.corpus, row.id]
+            return order[row.corpus, row.id]
 
         before = found = 0
         for number, part in enumerate(parts):
             log = logs[part.path]
             require_same_settings(log, part.corpus, settings)
-            for row in part.selection.of(part.corpus):
+            first = max(order.values(), default=-1) + 1
+            for position, row in enumerate(part.selection.of(part.corpus)):
                 if (row.corpus, row.id) in home:
                     continue
                 home[row.corpus, row.id] = number
+                order[row.corpus, row.id] = first + position // BLOCK
                 if not is_done(log, row) and (verdict := decided(row)) is not None:
                     log.append(lines.make(row, verdict, settings.record(), 0.0))
                 if is_done(log, row):
@@ -73,7 +80,7 @@ def run(
             try:
                 with closing(judged(pending, settings, workers, rank)) as results:
                     for r in results:
-                        part = parts[rank(r.row)]
+                        part = parts[home[r.row.corpus, r.row.id]]
                         logs[part.path].append(lines.make(r.row, r.verdict, settings.record(), r.wall))
                         progress.advance(r.row.id, finding(r.verdict))
             except KeyboardInterrupt:
@@ -83,7 +90,7 @@ def run(
         for part in parts:
             part.share.complete = True
         for row in pending:
-            part = parts[rank(row)]
+            part = parts[home[row.corpus, row.id]]
             if is_done(logs[part.path], row):
                 part.share.rows += 1
                 part.share.seconds += logs[part.path].lines[row.corpus, row.id]["timing"]["wall"]
