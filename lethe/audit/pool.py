@@ -72,8 +72,11 @@ def real_judge(settings: JudgeSettings) -> JudgeLike:
     import torch
 
     from lethe.verifier.judge import Judge
+    from lethe.verifier.waiting import sleep_while_waiting
 
     torch.set_num_threads(1)
+    if settings.device == "cuda":
+        sleep_while_waiting()
     return Judge(
         profile=settings.profile,
         device=settings.device,

@@ -35,6 +35,7 @@ from lethe.verifier.structure import StructureError
 from lethe.verifier.structure import flatten as _flatten
 from lethe.verifier.structure import unflatten as _unflatten
 from lethe.verifier.verdict import Status
+from lethe.verifier.waiting import sleep_while_waiting
 
 _encode = JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _decode = JSONDecoder().decode
@@ -212,6 +213,7 @@ class Loop:
     def _take_device(self) -> None:
         try:
             self.device = torch.device("cuda", 0)
+            sleep_while_waiting()
             _, total = torch.cuda.mem_get_info(self.device)
             torch.cuda.set_per_process_memory_fraction(
                 min(1.0, self.limits.memory_bytes / total), self.device
