@@ -340,6 +340,16 @@ class Loop:
         return {"resources": libraries.launched(self.call.once, self.files)}
 
 
+FIRST_USES = (
+    "triton.compiler",
+    "triton.backends.nvidia.compiler",
+    "triton.runtime.autotuner",
+    "triton.experimental.gluon.nvidia.hopper",
+    "torch.fx.experimental.symbolic_shapes",
+)
+"""Modules that a launch or a backward pass imports the first time: half a second and more of a core together."""
+
+
 def _no_failure(_: BaseException) -> None:
     """A device executes everything; what fails there is the candidate's."""
 
@@ -365,12 +375,16 @@ def preload() -> None:
 
 
 def _preload_compiler() -> None:
-    """Triton's compiler, and its helper for the CUDA driver, for which every suspect would run a C compiler.
+    """What every suspect would load or work out at its first launch and its first backward pass: Triton's
+    compiler, the digest of its own files, its helper for the CUDA driver, for which it runs a C compiler.
 
     Loading the helper touches no device, so a fork is still possible. Where it cannot be built, suspects try.
     """
-    for name in ("triton.compiler", "triton.backends.nvidia.compiler", "triton.runtime.autotuner"):
-        importlib.import_module(name)
+    for name in FIRST_USES:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    with suppress(Exception):
+        importlib.import_module("triton.runtime.cache").triton_key()
     with suppress(Exception):
         importlib.import_module("triton.backends.nvidia.driver").CudaUtils()
 
