@@ -347,7 +347,7 @@ FIRST_USES = (
     "triton.experimental.gluon.nvidia.hopper",
     "torch.fx.experimental.symbolic_shapes",
 )
-"""Modules that a launch or a backward pass imports the first time: half a second and more of a core together."""
+"""Modules that a launch or a backward pass imports the first time: half a second of a core or more."""
 
 
 def _no_failure(_: BaseException) -> None:
