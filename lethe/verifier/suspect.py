@@ -295,6 +295,7 @@ class Loop:
             device=self.device,
             ledger=self.ledger,
             strides=[m[2] for m in request["tensors"]],
+            leads=request["leads"],
             given=tensors[:given],
             skeleton=request["inputs"],
             upstream=calling.spread_upstream(request["upstream"], tensors[later:]),
