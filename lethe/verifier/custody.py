@@ -395,7 +395,10 @@ class Suspect:
         status, message = answer.get("status"), answer.get("message")
         if not isinstance(status, str) or status not in MAY_REPORT or not isinstance(message, str):
             return self._garbage(stage, "an answer that is neither a result nor a known refusal")
-        return SuspectError(Status(status), clean(message, MAX_MESSAGE), stage, alive=True)
+        lost = answer.get("lost") is True
+        if lost:  # it ends itself: what is asked next must not find it dying
+            self.close()
+        return SuspectError(Status(status), clean(message, MAX_MESSAGE), stage, alive=not lost)
 
     def _death(self, stage: str) -> SuspectError:
         self._read_exit(STATUS_GRACE_SECONDS)

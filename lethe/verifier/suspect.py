@@ -185,7 +185,7 @@ class Loop:
             finally:
                 self.ledger.active = False
             with _plain():
-                self.wire.send({"ok": False, "status": status, "message": message})
+                self.wire.send({"ok": False, "status": status, "message": message, "lost": lost})
             if lost:
                 _exit(72)
 

@@ -85,6 +85,10 @@ class Trial:
         """Build the candidate again before its next run (fairness rule 34)."""
         self._built = None
 
+    def restart(self) -> None:
+        """End the process of this trial; the next request starts a fresh one."""
+        self._drop()
+
     def _talk(self, request: Callable[[Suspect], Any]) -> Any:
         try:
             if self._suspect is None:
