@@ -17,6 +17,7 @@ from lethe.verifier.executors import launched_names as _launched_names
 from lethe.verifier.executors.accesses import tainting as _tainting
 from lethe.verifier.executors.autotune import choices as _choices
 from lethe.verifier.executors.autotune import forced as _forced
+from lethe.verifier.executors.autotune import ran as _ran
 from lethe.verifier.executors.pretend_cuda import is_host as _is_host
 from lethe.verifier.structure import StructureError
 from lethe.verifier.structure import flatten as _flatten
@@ -71,6 +72,8 @@ class Outcome:
     kernels: list[str]
     choices: int
     """See `autotune.choices`."""
+    configurations: list[str]
+    """See `autotune.ran`."""
     elapsed: float
     devices: list[str] = field(default_factory=list)
 
@@ -104,6 +107,7 @@ class Outcome:
             "launches": self.launches,
             "kernels": [_printable(k) for k in self.kernels],
             "choices": self.choices,
+            "configurations": [_printable(c) for c in self.configurations],
             "elapsed": self.elapsed,
         }
         return report, wanted
@@ -191,6 +195,7 @@ class Call:
                 launches=max(0, _launch_count() - before),
                 kernels=[n for n in launched if n not in names] or launched,
                 choices=_choices(),
+                configurations=_ran(),
                 elapsed=elapsed,
                 devices=[self._residence(t) for t in tensors],
             )
