@@ -77,6 +77,8 @@ class RunReport:
     """Configurations with constants of their own that the most tunable kernel chooses from; 0 if none is."""
     elapsed: float
     """Seconds of the call, as the suspect's clock saw them."""
+    configurations: list[str] = field(default_factory=list)
+    """Which configuration each autotuned kernel that has a choice ran."""
 
 
 def _text(value: Any) -> str:
@@ -180,6 +182,7 @@ def _report(r: dict[str, Any], metas: list[TensorMeta], tensors: list[Tensor]) -
         kernels=_texts(r.get("kernels")),
         choices=_count(r.get("choices")),
         elapsed=_seconds(r.get("elapsed")),
+        configurations=_texts(r.get("configurations")),
     )
 
 

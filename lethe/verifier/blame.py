@@ -36,6 +36,13 @@ def passed_over(status: Status) -> bool:
     return status is not Status.CRASHED
 
 
+def history_chargeable(wrong_at_first: bool) -> bool:
+    """Rule 40: a wrong answer is charged to the calls before it only where the same inputs were answered
+    right at first. What varies in an answer that is wrong from the start, such as memory that it reads and
+    nobody wrote, says nothing about its history."""
+    return not wrong_at_first
+
+
 def counts_for_time(call: int, warm_up: int) -> bool:
     """Rule 24: whether the call with this index (from 0) is timed. Tuning and compiling happen on the first
     calls at a shape, so the warm-up leaves both out."""

@@ -17,6 +17,7 @@ from lethe.verifier.executors import launched_names as _launched_names
 from lethe.verifier.executors.accesses import tainting as _tainting
 from lethe.verifier.executors.autotune import choices as _choices
 from lethe.verifier.executors.autotune import forced as _forced
+from lethe.verifier.executors.autotune import ran as _ran
 from lethe.verifier.executors.pretend_cuda import is_host as _is_host
 from lethe.verifier.structure import StructureError
 from lethe.verifier.structure import flatten as _flatten
@@ -29,7 +30,7 @@ _empty, _empty_strided, _arange, _randn = torch.empty, torch.empty_strided, torc
 _grad, _synchronize, _int64 = torch.autograd.grad, torch.cuda.synchronize, torch.int64
 _T, _Parameter, _strided = torch.Tensor, torch.nn.Parameter, torch.strided
 _copy, _as_strided, _clone, _to = _T.copy_, _T.as_strided, _T.clone, _T.to
-_reshape, _detach, _requires_grad_ = _T.reshape, _T.detach, _T.requires_grad_
+_reshape, _detach, _requires_grad_, _set = _T.reshape, _T.detach, _T.requires_grad_, _T.set_
 _data_ptr, _untyped_storage = _T.data_ptr, _T.untyped_storage
 
 STIR_BYTES = (1 << 12, 1 << 16, 1 << 20, 3 << 20)
@@ -71,6 +72,8 @@ class Outcome:
     kernels: list[str]
     choices: int
     """See `autotune.choices`."""
+    configurations: list[str]
+    """See `autotune.ran`."""
     elapsed: float
     devices: list[str] = field(default_factory=list)
 
@@ -104,6 +107,7 @@ class Outcome:
             "launches": self.launches,
             "kernels": [_printable(k) for k in self.kernels],
             "choices": self.choices,
+            "configurations": [_printable(c) for c in self.configurations],
             "elapsed": self.elapsed,
         }
         return report, wanted
@@ -126,14 +130,18 @@ class Call:
     """Whether interpreted kernels store marks instead of what they computed (`executors.accesses`)."""
     configuration: int | None = None
     """Which configuration autotuners are to take; None leaves it to the executor."""
+    leads: list[int] = field(default_factory=list)
+    """At which element of its storage each input begins (`layout.lead`); at the first where none is given."""
 
     def once(self) -> Outcome:
         """Build the inputs and call."""
         self.ledger.begin()
         leaves: list[torch.Tensor] = []
         with _plain():
+            leads = self.leads or [0] * len(self.given)
             inputs = [
-                self._input(i, t, s) for i, (t, s) in enumerate(zip(self.given, self.strides, strict=False))
+                self._input(i, t, s, n)
+                for i, (t, s, n) in enumerate(zip(self.given, self.strides, leads, strict=False))
             ]
             if self.upstream is not None:
                 inputs = [_with_leaf(t, leaves) for t in inputs]
@@ -187,16 +195,21 @@ class Call:
                 launches=max(0, _launch_count() - before),
                 kernels=[n for n in launched if n not in names] or launched,
                 choices=_choices(),
+                configurations=_ran(),
                 elapsed=elapsed,
                 devices=[self._residence(t) for t in tensors],
             )
 
-    def _input(self, i: int, value: torch.Tensor, stride: list[int]) -> torch.Tensor:
-        """A guarded tensor with the values and the stride pattern that the judge gave."""
+    def _input(self, i: int, value: torch.Tensor, stride: list[int], lead: int) -> torch.Tensor:
+        """A guarded tensor with the values, the stride pattern and the lead that the judge gave."""
         shape = tuple(value.shape)
         t = _empty_strided(shape, stride, dtype=value.dtype, device=self.device)
+        if lead:
+            long = _empty(lead + span(shape, tuple(stride)), dtype=value.dtype, device=self.device)
+            with _no_grad():
+                _set(t, _untyped_storage(long), lead, shape, stride)
         if self.guard:
-            self.ledger.wrap(t, f"input:{i}")
+            self.ledger.wrap(t, f"input:{i}", lead=lead)
         with _no_grad():
             self._fill(t, value, stride)
         return t

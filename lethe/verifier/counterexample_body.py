@@ -84,8 +84,13 @@ def packed(text, shape, dtype):
     return (torch.frombuffer(raw, dtype=kind) if raw else torch.empty(0, dtype=kind)).reshape(shape)
 
 
-def strided(t, stride):
-    return torch.empty_strided(tuple(t.shape), stride, dtype=t.dtype).copy_(t)
+def strided(t, stride, lead=0):
+    """`t` with other strides, `lead` elements into its storage."""
+    reach = 1 + sum((n - 1) * s for n, s in zip(t.shape, stride, strict=True)) if t.numel() else 0
+    laid = torch.empty(lead + reach, dtype=t.dtype).as_strided(tuple(t.shape), stride, lead)
+    once = tuple(slice(None) if s else slice(1) for s in stride)  # of places that elements share
+    laid[once] = t[once]
+    return laid
 
 
 def put(t, entries):
@@ -260,11 +265,13 @@ class Candidate:
             tensors, skeleton = flatten(inputs)
             given = [t.detach().cpu().contiguous() for t in tensors]
             strides = [list(t.stride()) for t in tensors]
+            leads = [t.storage_offset() for t in tensors]
         return calling.Call(
             target=self.target,
             device=torch.device(DEVICE),
             ledger=self.ledger,
             strides=strides,
+            leads=leads,
             given=given,
             skeleton=skeleton,
             upstream=upstream,

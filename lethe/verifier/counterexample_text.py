@@ -18,7 +18,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import channel, reference, trial
+from lethe.verifier import channel, layout, reference, trial
 from lethe.verifier.structure import bytes_of, flatten
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ class Inputs:
         return repr(value)
 
     def _tensor(self, i: int, t: Tensor) -> list[str]:
-        host = t.detach().cpu()
-        lines = self._values(i, host.contiguous())
-        if not host.is_contiguous():
-            lines.append(f"x{i} = strided(x{i}, {tuple(host.stride())})")
+        lines = self._values(i, t.detach().cpu().contiguous())
+        begin = layout.lead(t)
+        if begin or not t.is_contiguous():
+            lines.append(f"x{i} = strided(x{i}, {tuple(t.stride())}{f', {begin}' if begin else ''})")
         return lines
 
     def _values(self, i: int, t: Tensor) -> list[str]:

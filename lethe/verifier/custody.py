@@ -16,7 +16,7 @@ from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import channel, sandbox, structure
+from lethe.verifier import channel, layout, sandbox, structure
 from lethe.verifier.answers import Built, OutputMeta, RunReport, parse_built, parse_reports
 from lethe.verifier.channel import Arena, GarbageError, GoneError, LateError
 from lethe.verifier.ends import MAY_REPORT, Exit, SuspectError, clean, remove
@@ -240,8 +240,8 @@ class Suspect:
     ) -> list[RunReport]:
         """Call the candidate `times` times on `inputs` (a list of arguments, or a dict of keywords).
 
-        Each tensor is rebuilt for each call, with its own stride pattern, inside a poisoned guard
-        zone. With `upstream` (one gradient or None per output tensor) gradients are returned too.
+        Each tensor is rebuilt for each call, with its own stride pattern and `layout.lead`, inside a poisoned
+        guard zone. With `upstream` (one gradient or None per output tensor) gradients are returned too.
         `hold` keeps the first call's outputs alive under that name for `read`. `between` puts so
         many unrelated allocations between calls. On CUDA `mode` may be ``"stream"`` (a second
         stream) or ``"graph"`` (replay of a captured graph).
@@ -259,6 +259,7 @@ class Suspect:
             {
                 "inputs": skeleton,
                 "given": len(tensors),
+                "leads": [layout.lead(t) for t in tensors],
                 "times": times,
                 "upstream": None if upstream is None else [g is not None for g in upstream],
                 "need_inputs_after": need_inputs_after,
@@ -394,7 +395,10 @@ class Suspect:
         status, message = answer.get("status"), answer.get("message")
         if not isinstance(status, str) or status not in MAY_REPORT or not isinstance(message, str):
             return self._garbage(stage, "an answer that is neither a result nor a known refusal")
-        return SuspectError(Status(status), clean(message, MAX_MESSAGE), stage, alive=True)
+        lost = answer.get("lost") is True
+        if lost:  # it ends itself: what is asked next must not find it dying
+            self.close()
+        return SuspectError(Status(status), clean(message, MAX_MESSAGE), stage, alive=not lost)
 
     def _death(self, stage: str) -> SuspectError:
         self._read_exit(STATUS_GRACE_SECONDS)

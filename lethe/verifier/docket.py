@@ -11,7 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import fairness, inputs, memory, oracle, profiling, shapes, shrink, tolerance, weights
+from lethe.verifier import (
+    fairness,
+    inputs,
+    layout,
+    memory,
+    oracle,
+    profiling,
+    shapes,
+    shrink,
+    tolerance,
+    weights,
+)
 from lethe.verifier.cache import TensorCache
 from lethe.verifier.limits import time_limit
 from lethe.verifier.problem import Instance, Problem, ProblemError, instantiate, sizes_as_written
@@ -181,12 +192,13 @@ class Docket:
         return found
 
     def on_host(self, case: Case, dtype: str = "float32") -> Any:
-        """The inputs of a case in `dtype`, in the memory from which they are handed to suspects (cached)."""
+        """The inputs of a case in `dtype`, in the memory from which they are handed to suspects (cached), and
+        laid out there as they are on the device."""
         if self.settings.device == "cpu":
             return cast_floating(case.inputs, dtype)
         key = (id(case.inputs), dtype)
         if key not in self._handed:
-            handed = map_tensors(cast_floating(case.inputs, dtype), lambda t: t.cpu())
+            handed = map_tensors(cast_floating(case.inputs, dtype), lambda t: layout.copied(t, device="cpu"))
             self._handed.put(key, (case.inputs, handed), handed)
         return self._handed[key][1]
 
@@ -336,11 +348,15 @@ class Docket:
 
 
 def cast_floating(value: Any, dtype: str) -> Any:
-    """Cast the floating tensors of a nested value to `dtype`; others are left alone."""
+    """Cast the floating tensors of a nested value to `dtype`, in their layout; others are left alone."""
     import torch
 
     target = getattr(torch, dtype)
-    return map_tensors(value, lambda t: t.to(target) if t.is_floating_point() else t)
+
+    def cast(t: Tensor) -> Tensor:
+        return layout.copied(t, dtype=target) if t.is_floating_point() and t.dtype is not target else t
+
+    return map_tensors(value, cast)
 
 
 def same_bytes(a: Tensor, b: Tensor) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lethe.verifier.blame import has_own_status, is_reproduced, passed_over
+from lethe.verifier.blame import has_own_status, history_chargeable, is_reproduced, passed_over
 from lethe.verifier.docket import same_bytes
 from lethe.verifier.poison import READ
 from lethe.verifier.sheet import CandidateStopped, Sheet
@@ -115,23 +115,34 @@ def _differing(a: Tensor, b: Tensor) -> float | None:
 
 def _configurations(trial: Trial, case: Case, first: RunReport, sheet: Sheet) -> None:
     """Call under the other configurations of the candidate's autotuners: which of them runs elsewhere is a
-    matter of that machine's speed. The first that is wrong is enough.
+    matter of that machine's speed. One finding names all that are wrong.
 
-    Only those with constants of their own: warps and stages schedule the same program. Nothing is said where
-    the value is wrong without a choice.
+    Only those with constants of their own: warps and stages schedule the same program. Where the value is
+    wrong already, the first is tried again beside them: if none is right, the choice decides nothing.
     """
-    if trial.choices < 2 or trial.check_value(case, first, Sheet("CMP-01")):
+    if trial.choices < 2:
         return
-    most = MOST_CONFIGURATIONS[trial.settings.executor]
-    indices = _spread(trial.choices, most)
+    indices = _spread(trial.choices, MOST_CONFIGURATIONS[trial.settings.executor])
     if len(indices) < trial.choices - 1:
         sheet.skip("configurations", f"{len(indices)} of {trial.choices - 1} others were tried")
-    for k in indices:
-        found = _configuration(trial.second, case, k, sheet)
-        if found and _confirmed(trial, case, k):
-            sheet.add(found)
-            return
-    sheet.add([])
+    wrong_already = bool(trial.check_value(case, first, Sheet("CMP-01")))
+    tried = [0, *indices] if wrong_already else indices
+    outcomes = {k: _configuration(trial.second, case, k, sheet) for k in tried}
+    right = [k for k, found in outcomes.items() if found == []]
+    if wrong_already and not right:
+        return
+    wrong = _confirmed(trial, case, [k for k, found in outcomes.items() if found])
+    sheet.add([_summed_up(found[0], wrong, right) for k in wrong[:1] if (found := outcomes[k])])
+
+
+def _summed_up(found: Finding, wrong: list[int], right: list[int]) -> Finding:
+    """The finding of the first wrong configuration, and which others are wrong or right."""
+    told = f"wrong under {', '.join(map(str, wrong))}"
+    if right:
+        told += f", right under {', '.join(map(str, right))}"
+    return replace(
+        found, message=f"{found.message}; {told}", extra=found.extra | {"wrong": wrong, "right": right}
+    )
 
 
 def _spread(choices: int, most: int) -> list[int]:
@@ -142,14 +153,14 @@ def _spread(choices: int, most: int) -> list[int]:
     return [1 + round(k * (others - 1) / (most - 1)) for k in range(most)]
 
 
-def _configuration(trial: Trial, case: Case, k: int, sheet: Sheet) -> list[Finding]:
-    """What is wrong with the answer under configuration `k`."""
+def _configuration(trial: Trial, case: Case, k: int, sheet: Sheet) -> list[Finding] | None:
+    """What is wrong with the answer under configuration `k`; None if there is none to charge or to clear."""
     try:
         report = trial.run(case, configuration=k)[0]
     except CandidateStopped as e:
         if passed_over(e.status):
             sheet.skip(f"configuration:{k}", f"{e.status}: {e.message}")
-            return []
+            return None
         found = [_finding(case, str(e.status), e.message)]
     else:
         found = trial.check_value(case, report, Sheet("CMP-01")) + out_of_bounds(case, report)
@@ -164,11 +175,14 @@ def _configuration(trial: Trial, case: Case, k: int, sheet: Sheet) -> list[Findi
     ]
 
 
-def _confirmed(trial: Trial, case: Case, k: int) -> bool:
-    """Fairness rule 26: in a process of its own."""
+def _confirmed(trial: Trial, case: Case, wrong: list[int]) -> list[int]:
+    """Which of the wrong configurations are wrong in a process of their own too (fairness rule 26)."""
+    if not wrong:
+        return []
     other = trial.fresh()
     try:
-        return is_reproduced([True, bool(_configuration(other, case, k, Sheet("INTEGRITY")))])
+        again = {k: bool(_configuration(other, case, k, Sheet("INTEGRITY"))) for k in wrong}
+        return [k for k in wrong if is_reproduced([True, again[k]])]
     finally:
         other.close()
 
@@ -189,7 +203,8 @@ def _call_history(trial: Trial, case: Case, first: RunReport) -> list[Finding]:
     now, _ = flatten(report.outputs)
     if len(before) == len(now) and all(same_bytes(a, b) for a, b in zip(before, now, strict=True)):
         return []
-    if not trial.check_value(case, report, Sheet("CMP-01")):
+    wrong_at_first, wrong_now = (bool(trial.check_value(case, r, Sheet("CMP-01"))) for r in (first, report))
+    if not wrong_now or not history_chargeable(wrong_at_first):
         return []
     message = "the same inputs gave a wrong value after the calls of all gates: the history decides"
     return [_finding(case, "call_history", message)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lethe.verifier import domains
+from lethe.verifier import domains, layout
 from lethe.verifier.docket import Case, Sizes
 from lethe.verifier.minimise import fewest
 from lethe.verifier.problem import ProblemError
@@ -67,11 +67,10 @@ class Values:
 
 
 def _laid_out(values: Tensor, like: Tensor) -> Tensor:
-    """`values` in the strides of `like`."""
-    if values.stride() == like.stride():
+    """`values` in the layout of `like`."""
+    if values.stride() == like.stride() and layout.lead(values) == layout.lead(like):
         return values
-    t = torch.empty_strided(tuple(like.shape), like.stride(), dtype=like.dtype, device=like.device)
-    return t.copy_(values)
+    return layout.copied(like).copy_(values)
 
 
 def _values(bench: Bench, case: Case) -> Values:

@@ -138,8 +138,11 @@ class Ledger:
         self._kept = found
         self.begin()
 
-    def wrap(self, t: torch.Tensor, label: str, *, zero: bool = False) -> torch.Tensor:
-        """Move `t`, whose values do not matter, into a guarded buffer; returns `t` itself."""
+    def wrap(self, t: torch.Tensor, label: str, *, zero: bool = False, lead: int = 0) -> torch.Tensor:
+        """Move `t`, whose values do not matter, into a guarded buffer; returns `t` itself.
+
+        It begins at a page, or `lead` elements behind one.
+        """
         size = span(tuple(t.shape), tuple(t.stride())) * t.element_size()
         if size == 0:
             return t
@@ -148,10 +151,11 @@ class Ledger:
                 with _no_grad():
                     _poison(t)
             return t
-        guard = min(max(MIN_GUARD, -(-size // PAGE) * PAGE), MAX_GUARD)
+        after = min(max(MIN_GUARD, -(-size // PAGE) * PAGE), MAX_GUARD)
+        guard = after + lead * t.element_size()
         shape, stride = tuple(t.shape), tuple(t.stride())
         with _no_grad():
-            raw = _empty(size + 2 * guard, dtype=_uint8, device=t.device)
+            raw = _empty(guard + size + after, dtype=_uint8, device=t.device)
             _fill(raw, pattern(t.dtype))
             _set(t, _storage(raw), guard // t.element_size(), shape, stride)
             if zero:
@@ -160,7 +164,7 @@ class Ledger:
                 _fill(t, True)
         self._zones.append(_Zone(t, raw, guard, size, label))
         self._regions = None
-        self._bytes += size + 2 * guard
+        self._bytes += raw.numel()
         while self._bytes > BUDGET and len(self._zones) > 1 and not _capturing(t):
             oldest = self._zones.pop(0)
             self._bytes -= oldest.raw.numel()

@@ -186,7 +186,7 @@ class Loop:
             finally:
                 self.ledger.active = False
             with _plain():
-                self.wire.send({"ok": False, "status": status, "message": message})
+                self.wire.send({"ok": False, "status": status, "message": message, "lost": lost})
             if lost:
                 _exit(72)
 
@@ -297,6 +297,7 @@ class Loop:
             device=self.device,
             ledger=self.ledger,
             strides=[m[2] for m in request["tensors"]],
+            leads=request["leads"],
             given=tensors[:given],
             skeleton=request["inputs"],
             upstream=calling.spread_upstream(request["upstream"], tensors[later:]),

@@ -85,6 +85,10 @@ class Trial:
         """Build the candidate again before its next run (fairness rule 34)."""
         self._built = None
 
+    def restart(self) -> None:
+        """End the process of this trial; the next request starts a fresh one."""
+        self._drop()
+
     def _talk(self, request: Callable[[Suspect], Any]) -> Any:
         try:
             if self._suspect is None:
@@ -273,7 +277,20 @@ class Trial:
     def check_value(
         self, case: Case, report: RunReport, sheet: Sheet, *, dtype: str = "float32", relax: float = 1.0
     ) -> list[Finding]:
-        """Compare structure, shape and value with the docket's truth; notes the worst ratio on the sheet."""
+        """Compare structure, shape and value with the docket's truth; notes the worst ratio on the sheet.
+
+        Findings name the configurations that autotuned kernels ran.
+        """
+        found = self._wrong_values(case, report, sheet, dtype, relax)
+        if not report.configurations:
+            return found
+        ran = {"configurations": report.configurations}
+        told = f" ({'; '.join(report.configurations)})"
+        return [replace(f, message=f.message + told, extra=f.extra | ran) for f in found]
+
+    def _wrong_values(
+        self, case: Case, report: RunReport, sheet: Sheet, dtype: str, relax: float
+    ) -> list[Finding]:
         truth = self.docket.truth(case, dtype)
         got, skeleton = flatten(report.outputs)
         mismatch = structure_finding(case, truth, got, skeleton)

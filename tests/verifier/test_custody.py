@@ -499,3 +499,15 @@ def test_suspect_can_be_asked_again_after_an_exception(server: SuspectServer) ->
             suspect.run([torch.ones(1)])
         assert caught.value.alive
         assert torch.equal(suspect.run([torch.ones(2)])[0].outputs, torch.full((2,), 2.0))
+
+
+def test_a_process_whose_device_is_lost_is_not_asked_again(server: SuspectServer) -> None:
+    """It ends itself after its answer, and would be found dying by whatever is asked next."""
+    why = "CUDA error: operation not permitted when stream is capturing"
+    source = forward(f"if x.numel() == 1: raise RuntimeError({why!r})\nreturn x + 1")
+    with spawn(server, source) as suspect:
+        suspect.load()
+        suspect.build([], 0)
+        with pytest.raises(SuspectError) as caught:
+            suspect.run([torch.ones(1)])
+    assert caught.value.status is Status.CRASHED and not caught.value.alive

@@ -34,8 +34,8 @@ def judged(function, inputs, **parts):
 
 
 def test_the_table_is_complete():
-    assert sorted(RULES) == list(range(1, 40))
-    assert len({r.name for r in RULES.values()}) == 39
+    assert sorted(RULES) == list(range(1, 41))
+    assert len({r.name for r in RULES.values()}) == 40
     assert all(
         (callable(r.predicate) and r.statement and find_spec(r.where)) or r.where == "lethe.evidence"
         for r in RULES.values()
@@ -311,6 +311,10 @@ def test_37_an_oracle_that_ran_into_the_judges_own_limit():
     assert {s for s in Status if not RULES[37].predicate(s) and not RULES[32].predicate(s)} == set(
         CANDIDATE_FAULTS
     ), "every end has exactly one who answers for it"
+
+
+def test_40_an_answer_that_is_wrong_from_the_start_has_no_history():
+    assert RULES[40].predicate(False) and not RULES[40].predicate(True)
 
 
 class TestRule38:

@@ -209,4 +209,16 @@ class ModelNew(nn.Module):
         charged="INTEGRITY configuration",
         why="an autotuner passes over what does not compile, so that configuration never runs anywhere",
     ),
+    Innocent(
+        rule=40,
+        title="a kernel that returns a row too many, which a NaN then stays in",
+        problem=kernelbench("x * 2", VALUES),
+        candidate=kernel(
+            "SPARE.add_(0 * x.amax())\nreturn torch.cat([2 * x, SPARE])", top="SPARE = torch.zeros(1, 32)"
+        ),
+        gates=("CMP-01", "ORD-02", "EXC-01"),
+        charged="INTEGRITY call_history",
+        why="its answer is wrong from the first call on; what else stands in it is not why",
+        cleared="FAIL CMP-01 shape, EXC-01 shape",
+    ),
 )

@@ -24,6 +24,8 @@ _launching: list[Any] = []
 """The autotuners that are launching at the moment, innermost last."""
 _choices: dict[Any, int] = {}
 """Kernel's Python function -> different constants among which its latest launch could choose."""
+_ran: dict[Any, str] = {}
+"""Kernel's Python function -> the configuration of its latest launch in words, if there was a choice."""
 _forced: int | None = None
 
 
@@ -37,6 +39,12 @@ def offered(function: Any) -> list[dict[str, Any]]:
 def choices() -> int:
     """The most different constants that an autotuned kernel of this process could choose from."""
     return max(_choices.values(), default=0)
+
+
+def ran() -> list[str]:
+    """Which configuration each autotuned kernel of this process ran last: ``"add: configuration 0 of 2
+    (BLOCK=64)"``."""
+    return list(_ran.values())
 
 
 @contextmanager
@@ -117,7 +125,9 @@ def install(*, device: bool) -> None:
             self._chosen_by = wanted_config()
         _launching.append(self)
         try:
-            return original_run(self, *args, **kwargs)
+            result = original_run(self, *args, **kwargs)
+            _note(self)
+            return result
         finally:
             _launching.pop()
             _choices[self.base_fn] = _telling(_left(self))[1]
@@ -130,6 +140,18 @@ def install(*, device: bool) -> None:
     Autotuner.prune_configs = prune
     Autotuner.run = run
     Autotuner.check_disk_cache = check_disk_cache
+
+
+def _note(tuner: Any) -> None:
+    """Keep which configuration ran, as an index that `forced` takes."""
+    ordered, different = _telling(_left(tuner))
+    best = tuner.__dict__.get("best_config")
+    index = next((i for i, config in enumerate(ordered) if config is best), None)
+    if different < 2 or index is None:
+        _ran.pop(tuner.base_fn, None)
+        return
+    constants = ", ".join(f"{name}={value}" for name, value in best.kwargs.items())
+    _ran[tuner.base_fn] = f"{tuner.base_fn.__name__}: configuration {index} of {different} ({constants})"
 
 
 def _first_that_runs(tuner: Any, bench: Any, args: Any, config: Any, meta: Any) -> Any:

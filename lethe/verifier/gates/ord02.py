@@ -210,11 +210,16 @@ def _survives(case: Case, before: list[Tensor], now: list[Tensor]) -> list[Findi
 
 
 def _streams_and_graphs(trial: Trial, case: Case, first: list[Tensor], sheet: Sheet) -> None:
-    """On CUDA: a second stream, and replay of a captured graph; a refusal to capture is no breach."""
+    """On CUDA: a second stream, and replay of a captured graph; a refusal to capture is no breach.
+
+    A kernel that cannot be captured, such as one that reads a value back, leaves the context of its process
+    in error: what is asked of it later would fail for that reason alone.
+    """
     for mode, when in (("stream", "on a second stream"), ("graph", "by graph replay")):
         try:
             report = trial.run(case, mode=mode)[0]
         except CandidateStopped as e:
             sheet.skip(mode, e.message)
+            trial.restart()
             continue
         sheet.add(_same(case, first, _outputs(report), mode, when))
