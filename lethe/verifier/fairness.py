@@ -237,6 +237,15 @@ def reassociation_explains_inf(
     return differs & ~value.isfinite() & ~absolute.isnan() & (absolute >= torch.finfo(dtype).max)
 
 
+def distribution_explains_inf(value: Tensor, expected: Tensor, undecided: Tensor) -> Tensor:
+    """Rule 40: mask of elements that are an infinity where the reference adds +Inf and -Inf up to NaN, if
+    another association of the same terms need not (`association.undecided`).
+
+    Of either sign: x * sum(w) takes that of a sum which may itself be a rounding error.
+    """
+    return value.isinf() & expected.isnan() & undecided
+
+
 def approximation_explains(value: Tensor, truth: Tensor, alternative: Tensor, band: Band) -> bool:
     """Rule 38: the value misses the truth but meets its legitimate approximation (`oracle.tanh_form`)
     within the band."""
@@ -344,6 +353,11 @@ def _rules() -> dict[int, Rule]:
         ("a failure of the harness is never the candidate's", blame.harness_fault, "sheet"),
         ("exp(x) - 1 and tanh-form approximations are tolerance", approximation_explains, "trial"),
         ("a configuration that an autotuner passes over is not charged", blame.passed_over, "integrity"),
+        (
+            "an infinity that the distributive law makes of the reference's NaN is counted apart",
+            distribution_explains_inf,
+            "gates.exc01",
+        ),
     ]
     return {
         n: Rule(

@@ -34,8 +34,8 @@ def judged(function, inputs, **parts):
 
 
 def test_the_table_is_complete():
-    assert sorted(RULES) == list(range(1, 40))
-    assert len({r.name for r in RULES.values()}) == 39
+    assert sorted(RULES) == list(range(1, 41))
+    assert len({r.name for r in RULES.values()}) == 40
     assert all(
         (callable(r.predicate) and r.statement and find_spec(r.where)) or r.where == "lethe.evidence"
         for r in RULES.values()
@@ -350,3 +350,12 @@ def test_rule_39_passes_over_what_stops_but_not_what_ends_the_process() -> None:
     passed_over = RULES[39].predicate
     assert passed_over(Status.COMPILE_FAILED) and passed_over(Status.RUN_FAILED)
     assert passed_over(Status.TIMED_OUT) and not passed_over(Status.CRASHED)
+
+
+def test_40_an_infinity_where_the_reference_adds_both_infinities_up():
+    value = torch.tensor([INF, -INF, INF, INF, 0.0])
+    expected, undecided = (
+        torch.tensor([NAN, NAN, NAN, 1.0, NAN]),
+        torch.tensor([True, True, False, True, True]),
+    )
+    assert RULES[40].predicate(value, expected, undecided).tolist() == [True, True, False, False, False]
