@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import association, fairness, inputs, oracle, profiling, semantics, tolerance
+from lethe.verifier import association, fairness, inputs, maxnum, oracle, profiling, tolerance
 from lethe.verifier.sheet import NotApplicable, Sheet, first_of_each
 from lethe.verifier.structure import flatten, map_tensors, unflatten
 from lethe.verifier.trial import structure_finding
@@ -41,8 +41,20 @@ def run(trial: Trial) -> GateResult:
                     name,
                     lambda case, report: check(trial, case, report, sheet),
                 )
-    sheet.findings = first_of_each(sheet.findings)
-    return sheet.result()
+    kept = first_of_each(sheet.findings)
+    sheet.findings = maxnum.labelled(trial, kept, sheet.findings, _shown_by)
+    return sheet.result(detail=_detail(trial) if sheet.cases else "")
+
+
+def _shown_by(trial: Trial, case: Case, report: RunReport) -> list[Finding]:
+    return check(trial, case, report, Sheet("EXC-01")) or []
+
+
+def _detail(trial: Trial) -> str:
+    """Which outputs had no mask to compare, if any."""
+    truth = trial.docket.truth(trial.docket.case("normal", trial.settings.seed))
+    whole = [n for n, t in zip(truth.names, truth.working, strict=True) if not t.is_floating_point()]
+    return f"not compared, since integers hold no NaN and no infinity: {', '.join(whole)}" if whole else ""
 
 
 def _draw(trial: Trial, which: int, value: float, placement: str, name: str) -> Case:
@@ -123,7 +135,11 @@ def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Fin
 
 
 def _undecided(docket: Docket, case: Case, clean: Case) -> list[Tensor]:
-    return association.undecided(docket.instance(case.sizes), case.inputs, clean.inputs)
+    """Masks of `association.undecided`; everything, where the reference does not let itself be asked."""
+    try:
+        return association.undecided(docket.instance(case.sizes), case.inputs, clean.inputs)
+    except oracle.ReferenceFailed:
+        return [t.isnan().cpu() for t in docket.truth(case).expected]
 
 
 def _open(docket: Docket, case: Case) -> list[tuple[Tensor, Tensor, Tensor | None]]:
@@ -168,7 +184,6 @@ def _masks(
             continue
         where = tuple(int(v) for v in mask.nonzero()[0])
         e, g = float(want[where]), float(got[where])
-        maxnum = mechanism == "swallowed" and semantics.drops_nan(trial.candidate.source)
         findings.append(
             Finding(
                 case=case.id,
@@ -182,7 +197,6 @@ def _masks(
                 got=g,
                 message=f"{int(mask.sum())} of {mask.numel()} elements {_SAYS[mechanism]}: "
                 f"{name}{list(where)} is {g:g}, the reference gives {e:g}",
-                extra={"maxnum": maxnum},
             )
         )
     return findings
