@@ -11,10 +11,12 @@ least one of five channels speaks against it:
   shape or type.
 
 Not in it: anything with a tolerance; refusals of other shapes (CMP-03); subnormals
-(EXC-02); integrity probes; non-finite differences that a legal reassociation
-explains (`extra["reassociation"]`); and statuses that say nothing about the
-contract (compile and tool-chain failures, time-outs, memory, executor, harness).
-The variants add or remove one channel each.
+(EXC-02); integrity probes; gradients that do not arrive (CMP-02); devices, dtypes and
+strides (RES-01); non-finite differences that a legal reassociation explains (no
+findings, but `inf_by_reassociation` among what EXC-01 measured); and statuses that say
+nothing about the contract (compile and tool-chain failures, time-outs, memory, executor,
+harness).
+The variants add or remove one channel, or one sub-label, each.
 """
 
 from __future__ import annotations
@@ -46,20 +48,24 @@ PRE_GATE = frozenset(
 
 STRICT = ("EXC-01", "ORD-02", "aliasing", "crash", "pre_gate")
 """The published channels; their union is the floor."""
-EXTRA = ("shape", "EXC-02", "integrity")
-VARIANTS: dict[str, tuple[tuple[str, ...], bool]] = {
-    "strict": (STRICT, True),
-    "+ shape rejection": ((*STRICT, "shape"), True),
-    "+ subnormals (EXC-02)": ((*STRICT, "EXC-02"), True),
-    "- IEEE maxNum semantics": (STRICT, False),
-    "+ integrity probes": ((*STRICT, "integrity"), True),
-    "+ all of these, maxNum kept": ((*STRICT, *EXTRA), True),
+EXTRA = ("shape", "EXC-02", "gradient", "integrity")
+LABELS = {"EXC-01": "maxnum", "gradient": "detached"}
+"""Channel -> the sub-label (in ``extra``) of findings that a variant may leave aside."""
+VARIANTS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
+    "strict": (STRICT, frozenset()),
+    "+ shape rejection": ((*STRICT, "shape"), frozenset()),
+    "+ subnormals (EXC-02)": ((*STRICT, "EXC-02"), frozenset()),
+    "- IEEE maxNum semantics": (STRICT, frozenset({"maxnum"})),
+    "+ missing gradients": ((*STRICT, "gradient"), frozenset()),
+    "+ missing gradients - detached launches": ((*STRICT, "gradient"), frozenset({"detached"})),
+    "+ integrity probes": ((*STRICT, "integrity"), frozenset()),
+    "+ all of these, maxNum kept": ((*STRICT, *EXTRA), frozenset()),
 }
-"""Name -> (channels, whether the sub-label IEEE maxNum semantics counts)."""
+"""Name -> (channels, sub-labels that do not count)."""
 
 
 def channels(status: str, findings: Iterable[Found], integrity: Iterable[Found]) -> dict[str, str]:
-    """Which channels speak against a row, each with how: ``""`` or ``"maxnum"``.
+    """Which channels speak against a row, each with how: ``""`` or the sub-label of `LABELS`.
 
     ``channels(...)["EXC-01"] == "maxnum"`` means that every EXC-01 finding carries the
     sub-label IEEE maxNum semantics, so that the row leaves the floor without it.
@@ -78,8 +84,9 @@ def channels(status: str, findings: Iterable[Found], integrity: Iterable[Found])
         elif gate == "CMP-01" and mechanism in STRUCTURE:
             spoken["pre_gate"] = ""
         elif gate == "EXC-01" and mechanism in MASKS and not extra.get("reassociation"):
-            maxnum = "maxnum" if extra.get("maxnum") else ""
-            spoken["EXC-01"] = maxnum if spoken.get("EXC-01", maxnum) == "maxnum" else ""
+            _speak(spoken, "EXC-01", extra)
+        elif gate == "CMP-02" and mechanism == "missing_gradient":
+            _speak(spoken, "gradient", extra)
         elif gate == "ORD-02" and mechanism == "aliasing":
             spoken["aliasing"] = ""
         elif gate == "ORD-02" and mechanism in DIFFERS:
@@ -95,7 +102,13 @@ def channels(status: str, findings: Iterable[Found], integrity: Iterable[Found])
     return spoken
 
 
+def _speak(spoken: dict[str, str], channel: str, extra: Mapping[str, Any]) -> None:
+    """Add a finding to a channel, which keeps its sub-label while every finding carries it."""
+    label = LABELS[channel] if extra.get(LABELS[channel]) else ""
+    spoken[channel] = label if spoken.get(channel, label) == label else ""
+
+
 def in_floor(spoken: Mapping[str, str], variant: str = "strict") -> bool:
     """Whether a row's channels put it into the floor of a variant. Raises KeyError for an unknown one."""
-    wanted, with_maxnum = VARIANTS[variant]
-    return any(c in spoken and (with_maxnum or spoken[c] != "maxnum") for c in wanted)
+    wanted, aside = VARIANTS[variant]
+    return any(c in spoken and spoken[c] not in aside for c in wanted)

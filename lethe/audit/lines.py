@@ -125,7 +125,7 @@ def _compact_gate(gate: dict[str, Any]) -> dict[str, Any]:
 def _kind(finding: dict[str, Any]) -> tuple[Any, ...]:
     """What the floor tells apart: see `floor.channels`."""
     extra = finding.get("extra") or {}
-    labels = bool(extra.get("maxnum")), bool(extra.get("reassociation"))
+    labels = (bool(extra.get(label)) for label in ("maxnum", "reassociation", "detached"))
     return finding["mechanism"], finding["channel"], *labels
 
 

@@ -63,7 +63,8 @@ def load(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     licence, extra, status, message, executor, weights, rules, violated, decided,
     in_denominator, one column for each gate (its status, missing if it did not run), failed
     (tuple of gate ids), reasons (gate -> reason of not_applicable), findings (list of
-    dicts with their gate), integrity, channels (of the floor), counterexample, wall.
+    dicts with their gate), reassociated (whether EXC-01 met an infinity that a legal reassociation explains),
+    integrity, channels (of the floor), counterexample, wall.
     Raises LogError where a file cannot be read or shards do not belong together.
     """
     files = [paths] if isinstance(paths, str | Path) else list(paths)
@@ -97,6 +98,7 @@ COLUMNS = (
     "in_denominator",
     "reasons",
     "findings",
+    "reassociated",
     "integrity",
     "channels",
     "counterexample",
@@ -132,11 +134,17 @@ def _row(line: lines.Line) -> dict[str, Any]:
         "in_denominator": decided and line["accepted"] is not False,
         "reasons": {n: g.get("reason") for n, g in gates.items() if g["status"] == "not_applicable"},
         "findings": findings,
+        "reassociated": _reassociated(gates),
         "integrity": verdict["integrity"],
         "channels": channels(status, findings, verdict["integrity"]),
         "counterexample": timing.get("counterexample"),
         "wall": timing.get("wall"),
     }
+
+
+def _reassociated(gates: dict[str, Any]) -> bool:
+    measured = gates.get("EXC-01", {}).get("measured") or {}
+    return bool(measured.get("inf_by_reassociation", 0.0) > 0)
 
 
 def denominator(df: pd.DataFrame) -> pd.DataFrame:
@@ -218,14 +226,17 @@ def class_table(df: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["family", "rows", "violated", "rate", "low", "high", *measures])
 
 
+MAXNUM = " (IEEE maxNum)"
+"""Follows the mechanism of a finding that a NaN-keeping twin of the kernel does not show."""
 MECHANISMS: dict[str, str] = {
     "swallowed": "finite where the reference is not",
-    "swallowed (IEEE maxNum)": "the same, in a kernel whose max or min drops NaN by definition",
+    "swallowed (IEEE maxNum)": "the same, gone where its maxima keep NaN",
     "minted": "not finite where the reference is",
     "nan_for_inf": "NaN where the reference is infinite",
     "inf_for_nan": "infinite where the reference is NaN",
+    "inf_for_nan (IEEE maxNum)": "the same, gone where its maxima keep NaN",
     "wrong_sign": "the other infinity",
-    "reassociation": "explained by a legal reassociation; outside the floor",
+    "reassociation": "explained by a legal reassociation; not charged",
 }
 
 
@@ -234,7 +245,10 @@ def exc01_mechanisms(df: pd.DataFrame) -> pd.DataFrame:
     that show no other), and their share of the rows that EXC-01 was applicable to."""
     base = denominator(df)
     applicable = int(base["EXC-01"].isin(["pass", "fail"]).sum())
-    shown = [{_mechanism(f) for f in found if f["gate"] == "EXC-01"} for found in base["findings"]]
+    shown = [
+        {_mechanism(f) for f in found if f["gate"] == "EXC-01"} | ({"reassociation"} if legal else set())
+        for found, legal in zip(base["findings"], base["reassociated"], strict=True)
+    ]
     names = [*MECHANISMS, *sorted(set().union(*shown) - set(MECHANISMS))]
     rows = []
     for name in names:
@@ -243,7 +257,7 @@ def exc01_mechanisms(df: pd.DataFrame) -> pd.DataFrame:
         rows.append(
             {
                 "mechanism": name,
-                "meaning": MECHANISMS.get(name, "not a mask: the call did not answer"),
+                "meaning": _meaning(name),
                 "rows": count,
                 "only": sum(s == {name} for s in shown),
                 "applicable": applicable,
@@ -259,9 +273,14 @@ def _mechanism(f: dict[str, Any]) -> str:
     extra = f.get("extra") or {}
     if extra.get("reassociation"):
         return "reassociation"
-    return (
-        "swallowed (IEEE maxNum)" if f["mechanism"] == "swallowed" and extra.get("maxnum") else f["mechanism"]
-    )
+    return f"{f['mechanism']}{MAXNUM}" if extra.get("maxnum") else str(f["mechanism"])
+
+
+def _meaning(name: str) -> str:
+    plain = name.removesuffix(MAXNUM)
+    if plain != name:
+        return MECHANISMS.get(name, "the same, gone where its maxima keep NaN")
+    return MECHANISMS.get(name, "not a mask: the call did not answer")
 
 
 def floor(df: pd.DataFrame, variants: Sequence[str] = tuple(VARIANTS)) -> pd.DataFrame:

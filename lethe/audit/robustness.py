@@ -44,6 +44,10 @@ def _maxnum(f: Finding) -> bool:
     return f["gate"] == "EXC-01" and bool((f.get("extra") or {}).get("maxnum"))
 
 
+def _detached(f: Finding) -> bool:
+    return f["gate"] == "CMP-02" and bool((f.get("extra") or {}).get("detached"))
+
+
 def _refuses(f: Finding) -> bool:
     from lethe.audit.floor import REFUSES
 
@@ -66,6 +70,7 @@ CONTESTED = (
     Strip("shape refusals", "a kernel may be made for one shape and say so", _refuses),
     Strip("memory layouts", "a kernel may ask for contiguous inputs", _layout),
     Strip("ORD-01", "which summation orders are legal is a convention", _gate("ORD-01")),
+    Strip("detached launches", "a launch without a backward pass of its own carries no gradient", _detached),
     Strip("CMP-02", "a kernel may be meant for inference only", _gate("CMP-02")),
     Strip("integrity probes", "no contract of the twelve", _probe),
 )

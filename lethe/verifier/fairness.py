@@ -237,6 +237,15 @@ def reassociation_explains_inf(
     return differs & ~value.isfinite() & ~absolute.isnan() & (absolute >= torch.finfo(dtype).max)
 
 
+def distribution_explains_inf(value: Tensor, expected: Tensor, undecided: Tensor) -> Tensor:
+    """Rule 41: mask of elements that are an infinity where the reference adds +Inf and -Inf up to NaN, if
+    another association of the same terms need not (`association.undecided`).
+
+    Of either sign: x * sum(w) takes that of a sum which may itself be a rounding error.
+    """
+    return value.isinf() & expected.isnan() & undecided
+
+
 def approximation_explains(value: Tensor, truth: Tensor, alternative: Tensor, band: Band) -> bool:
     """Rule 38: the value misses the truth but meets its legitimate approximation (`oracle.tanh_form`)
     within the band."""
@@ -348,6 +357,11 @@ def _rules() -> dict[int, Rule]:
             "the history of calls is charged only where the first answer was right",
             blame.history_chargeable,
             "integrity",
+        ),
+        (
+            "an infinity that the distributive law makes of the reference's NaN is counted apart",
+            distribution_explains_inf,
+            "gates.exc01",
         ),
     ]
     return {

@@ -66,6 +66,8 @@ class Trial:
         """The most configurations that an autotuned kernel chose from (`RunReport.choices`)."""
         self.cases: dict[str, Case] = {}
         """Cases that were run, by id, for the counterexample."""
+        self.twins: dict[str, Any] = {}
+        """What gates learned from rewritten copies of the candidate (`rewritten`), under names of theirs."""
         self._started = time.monotonic()
 
     def close(self) -> None:
@@ -214,8 +216,16 @@ class Trial:
     def fresh(self) -> Trial:
         """The same trial with a process of its own, for confirming a finding."""
         other = Trial(self.docket, self.candidate, self._server, self.settings, self._cache_dir)
-        other.weights, other.cases = self.weights, self.cases
+        other.weights, other.cases, other.twins = self.weights, self.cases, self.twins
         return other
+
+    def rewritten(self, source: str) -> Trial:
+        """The trial of the candidate with another source, in a process of its own, for an experiment on it.
+
+        Whoever asks closes it.
+        """
+        twin = replace(self.candidate, source=source)
+        return Trial(self.docket, twin, self._server, self.settings, self._cache_dir)
 
     @property
     def second(self) -> Trial:
@@ -231,7 +241,7 @@ class Trial:
     def beside(self, docket: Docket, kind: type[Trial]) -> Trial:
         """The same candidate before another docket, in a process of its own: for use after the gates."""
         other = kind(docket, self.candidate, self._server, self.settings, self._cache_dir)
-        other.weights, other.parameters = self.weights, self.parameters
+        other.weights, other.parameters, other.twins = self.weights, self.parameters, self.twins
         return other
 
     @property

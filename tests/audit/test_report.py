@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,9 @@ AUDIT: dict[str, tuple[dict[str, Any], tuple[GateResult, ...], dict[str, Any]]] 
 }
 
 
-def audit_lines() -> list[lines.Line]:
+def audit_lines(audit: dict[str, Any] = AUDIT) -> list[lines.Line]:
     made = []
-    for name, (row_fields, gates, verdict_fields) in AUDIT.items():
+    for name, (row_fields, gates, verdict_fields) in audit.items():
         row = fakes.row(name, **row_fields)
         verdict = Verdict(
             **{
@@ -133,11 +134,54 @@ def test_floor_table_counts_against_strict(df) -> None:  # type: ignore[no-untyp
         "+ shape rejection": 1,
         "+ subnormals (EXC-02)": 1,
         "- IEEE maxNum semantics": -1,
+        "+ missing gradients": 0,
+        "+ missing gradients - detached launches": 0,
         "+ integrity probes": 1,
         "+ all of these, maxNum kept": 3,
     }
     with pytest.raises(KeyError):
         report.floor(df, ["+ everything"])
+
+
+LABELLED: dict[str, Any] = {
+    "distributes": ({}, (replace(PASS[1], measured={"inf_by_reassociation": 2.0}),), {}),
+    "adds-up": ({}, (replace(PASS[1], measured={"inf_by_reassociation": 0.0}),), {}),
+    "drops": ({}, (fail("EXC-01", found("inf_for_nan", maxnum=True)),), {}),
+    "mints": ({}, (fail("EXC-01", found("minted", maxnum=True)),), {}),
+    "loses": ({}, (fail("CMP-02", found("missing_gradient"), found("missing_gradient", detached=True)),), {}),
+    "detached": ({}, (fail("CMP-02", found("missing_gradient", detached=True)),), {}),
+    "strided": ({}, (fail("RES-01", found("layout")),), {}),
+}
+
+
+def test_infinities_by_another_association_are_a_column_and_no_charge() -> None:
+    labelled = report.frame(audit_lines(LABELLED))
+    table = report.exc01_mechanisms(labelled).set_index("mechanism")
+    assert tuple(table.loc["reassociation", ["rows", "only"]]) == (1, 1)
+    assert set(labelled[labelled["reassociated"]]["id"]) == {"distributes"}
+    assert not labelled.set_index("id").loc["distributes", "violated"]
+
+
+def test_the_maxnum_label_is_told_of_every_mechanism() -> None:
+    table = report.exc01_mechanisms(report.frame(audit_lines(LABELLED))).set_index("mechanism")
+    for name in ("inf_for_nan (IEEE maxNum)", "minted (IEEE maxNum)"):
+        assert tuple(table.loc[name, ["rows", "only"]]) == (1, 1)
+        assert "maxima keep NaN" in table.loc[name, "meaning"]
+
+
+@pytest.mark.parametrize(
+    ("variant", "rows"),
+    [
+        ("strict", {"drops", "mints"}),
+        ("- IEEE maxNum semantics", set()),
+        ("+ missing gradients", {"drops", "mints", "loses", "detached"}),
+        ("+ missing gradients - detached launches", {"drops", "mints", "loses"}),
+    ],
+)
+@pytest.mark.parametrize("kept", [lambda line: line, lines.compact], ids=["whole", "compact"])
+def test_gradients_that_do_not_arrive_join_the_floor_in_variants_only(variant, rows, kept) -> None:  # type: ignore[no-untyped-def]
+    base = report.frame([kept(line) for line in audit_lines(LABELLED)])
+    assert {r for r, c in zip(base["id"], base["channels"], strict=True) if in_floor(c, variant)} == rows
 
 
 @pytest.mark.parametrize(
@@ -151,6 +195,9 @@ def test_floor_table_counts_against_strict(df) -> None:  # type: ignore[no-untyp
         ("EXC-01", "raises", None),
         ("ORD-02", "raises", None),
         ("RES-01", "dtype", None),
+        ("RES-01", "layout", None),
+        ("CMP-02", "missing_gradient", "gradient"),
+        ("CMP-02", "shape", None),
     ],
 )
 def test_channel_of_a_finding(gate: str, mechanism: str, channel: str | None) -> None:

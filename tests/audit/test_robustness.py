@@ -18,11 +18,11 @@ def with_findings(order: int, *found: tuple[str, ...], family: str = "norm", pro
     made.update(id=f"row{order}", order=order, family=family, problem=problem, accepted=True)
     gates: dict[str, list[dict]] = {}
     for gate, mechanism, channel, *case in found:
-        extra = {"maxnum": True} if mechanism == "maxnum" else {}
+        extra = {mechanism: True} if mechanism in ("maxnum", "detached") else {}
         finding = {
             "case": case[0] if case else "c",
             "channel": channel,
-            "mechanism": "swallowed" if mechanism == "maxnum" else mechanism,
+            "mechanism": {"maxnum": "swallowed", "detached": "missing_gradient"}.get(mechanism, mechanism),
             "message": "m",
             "extra": extra,
         }
@@ -59,6 +59,7 @@ def test_a_row_stays_convicted_while_anything_else_speaks_against_it():
         "shape refusals": 7,
         "memory layouts": 7,
         "ORD-01": 8,
+        "detached launches": 8,
         "CMP-02": 8,
         "integrity probes": 8,
         "matrix products": 6,
@@ -67,6 +68,16 @@ def test_a_row_stays_convicted_while_anything_else_speaks_against_it():
     assert table.loc["matrix products", "of"] == 7 and table.loc["nothing", "of"] == 9
     low, high = wilson(8, 9)
     assert (table.loc["nothing", "low"], table.loc["nothing", "high"]) == (low, high)
+
+
+def test_detached_launches_can_be_taken_away_alone():
+    rows = [
+        with_findings(0, ("CMP-02", "detached", "T")),
+        with_findings(1, ("CMP-02", "missing_gradient", "T")),
+        with_findings(2, ("CMP-02", "detached", "T"), ("CMP-01", "value", "B")),
+    ]
+    table = robustness.strips(report.frame(rows)).set_index("without")
+    assert dict(table["rows"])["detached launches"] == 2 and dict(table["rows"])["CMP-02"] == 1
 
 
 def test_two_audits_of_the_same_rows_are_compared_row_by_row():

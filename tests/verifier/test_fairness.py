@@ -354,3 +354,12 @@ def test_rule_39_passes_over_what_stops_but_not_what_ends_the_process() -> None:
     passed_over = RULES[39].predicate
     assert passed_over(Status.COMPILE_FAILED) and passed_over(Status.RUN_FAILED)
     assert passed_over(Status.TIMED_OUT) and not passed_over(Status.CRASHED)
+
+
+def test_40_an_infinity_where_the_reference_adds_both_infinities_up():
+    value = torch.tensor([INF, -INF, INF, INF, 0.0])
+    expected, undecided = (
+        torch.tensor([NAN, NAN, NAN, 1.0, NAN]),
+        torch.tensor([True, True, False, True, True]),
+    )
+    assert RULES[40].predicate(value, expected, undecided).tolist() == [True, True, False, False, False]

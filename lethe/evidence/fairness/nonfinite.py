@@ -6,6 +6,8 @@ from lethe.evidence.fairness.innocent import Innocent, kernel, kernelbench
 
 VALUES = "torch.randn(rows, width)"
 
+WEIGHTS = "torch.arange(5.0 * x.shape[-1]).sin().reshape(-1, 5)"
+
 INNOCENTS = (
     Innocent(
         rule=4,
@@ -128,5 +130,14 @@ def draw():
         gates=("CMP-01", "EXC-01"),
         charged="EXC-01 minted",
         why="the contract does not fix the order of a sum, and some legal orders overflow on these terms",
+    ),
+    Innocent(
+        rule=41,
+        title="a sum of a matrix product that adds the weights up first",
+        problem=kernelbench(f"(x @ {WEIGHTS}).sum(-1)", "torch.randn(rows, width)", "rows = 4\nwidth = 12"),
+        candidate=kernel(f"x @ {WEIGHTS}.sum(-1)"),
+        gates=("CMP-01", "EXC-01"),
+        charged="EXC-01 inf_for_nan",
+        why="x w1 + x w2 = x (w1 + w2): whether +Inf and -Inf ever meet is how the sum is associated",
     ),
 )

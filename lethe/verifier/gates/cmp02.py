@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from lethe.verifier import conditioning, fairness, oracle, tolerance
+from lethe.verifier import conditioning, fairness, oracle, semantics, tolerance
 from lethe.verifier.blame import is_loud
 from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet
 from lethe.verifier.trial import value_finding
@@ -101,6 +101,16 @@ def _held(trial: Trial, name: str) -> bool:
     return not name.startswith("param:") or name.removeprefix("param:") in trial.parameters
 
 
+def _detached(trial: Trial, report: RunReport) -> bool:
+    """Whether a missing gradient ends at a launch for which nobody wrote a backward pass.
+
+    Before a differentiable layer such a kernel loses gradients in silence; alone it is forward only, and the
+    contract does not apply. Still a finding, with a sub-label by which it can be counted apart.
+    """
+    launched = report.launches > 0 or trial.candidate.language in ("cpp", "native")
+    return launched and semantics.leaves_gradients_alone(trial.candidate.source)
+
+
 def _compare(
     trial: Trial,
     case: Case,
@@ -127,6 +137,7 @@ def _compare(
                         mechanism="missing_gradient",
                         output=f"grad:{name}",
                         message=f"no gradient reaches {name}; the reference's is not zero",
+                        extra={"detached": True} if _detached(trial, report) else {},
                     )
                 )
             continue

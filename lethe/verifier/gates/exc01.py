@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import fairness, inputs, oracle, profiling, semantics, tolerance
+from lethe.verifier import association, fairness, inputs, maxnum, oracle, profiling, tolerance
 from lethe.verifier.sheet import NotApplicable, Sheet, first_of_each
 from lethe.verifier.structure import flatten, map_tensors, unflatten
 from lethe.verifier.trial import structure_finding
@@ -41,8 +41,20 @@ def run(trial: Trial) -> GateResult:
                     name,
                     lambda case, report: check(trial, case, report, sheet),
                 )
-    sheet.findings = first_of_each(sheet.findings)
-    return sheet.result()
+    kept = first_of_each(sheet.findings)
+    sheet.findings = maxnum.labelled(trial, kept, sheet.findings, _shown_by)
+    return sheet.result(detail=_detail(trial) if sheet.cases else "")
+
+
+def _shown_by(trial: Trial, case: Case, report: RunReport) -> list[Finding]:
+    return check(trial, case, report, Sheet("EXC-01")) or []
+
+
+def _detail(trial: Trial) -> str:
+    """Which outputs had no mask to compare, if any."""
+    truth = trial.docket.truth(trial.docket.case("normal", trial.settings.seed))
+    whole = [n for n, t in zip(truth.names, truth.working, strict=True) if not t.is_floating_point()]
+    return f"not compared, since integers hold no NaN and no infinity: {', '.join(whole)}" if whole else ""
 
 
 def _draw(trial: Trial, which: int, value: float, placement: str, name: str) -> Case:
@@ -91,15 +103,15 @@ def _unread(trial: Trial, base: Case, which: int) -> Tensor | None:
 
 
 def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Finding] | None:
-    """Compare the three masks where all oracles agree (fairness rules 6 to 8, 29, 30 and 36)."""
+    """Compare the three masks where all oracles agree (fairness rules 6 to 8, 29, 30, 36 and 40)."""
     docket = trial.docket
     truth = docket.truth(case)
     got, skeleton = flatten(report.outputs)
     mismatch = structure_finding(case, truth, got, skeleton)
     if mismatch is not None:
         return [mismatch]
-    clean = docket.truth(docket.case("normal", trial.settings.seed + 41))
-    if fairness.masked_out(clean.working, truth.working):
+    clean_case = docket.case("normal", trial.settings.seed + 41)
+    if fairness.masked_out(docket.truth(clean_case).working, truth.working):
         sheet.skip(case.id, "the reference ignores this element")
         return None
     kept = truth.remembered("exc01", partial(_open, docket, case))
@@ -108,15 +120,26 @@ def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Fin
         if not truth.working[i].is_floating_point():
             continue
         want, chargeable, absolute = kept[i]
+        value, expected = got[i].cpu(), truth.expected[i].cpu()
         sheet.worst("chargeable_share", float(chargeable.double().mean()) if chargeable.numel() else 0.0)
+        legal = chargeable & (expected.isnan() & value.isinf())
+        if bool(legal.any()):
+            undecided = truth.remembered("exc01:undecided", partial(_undecided, docket, case, clean_case))
+            legal &= fairness.distribution_explains_inf(value, expected, undecided[i])
         if absolute is not None:
-            legal = fairness.reassociation_explains_inf(
-                got[i].cpu(), truth.expected[i].cpu(), absolute, want.dtype
-            )
-            sheet.worst("inf_by_reassociation", float((legal & chargeable).sum()))
-            chargeable = chargeable & ~legal
-        findings += _masks(trial, case, name, want, got[i].cpu(), chargeable)
+            legal |= chargeable & fairness.reassociation_explains_inf(value, expected, absolute, want.dtype)
+        if absolute is not None or bool(legal.any()):
+            sheet.worst("inf_by_reassociation", float(legal.sum()))
+        findings += _masks(trial, case, name, want, value, chargeable & ~legal)
     return findings
+
+
+def _undecided(docket: Docket, case: Case, clean: Case) -> list[Tensor]:
+    """Masks of `association.undecided`; everything, where the reference does not let itself be asked."""
+    try:
+        return association.undecided(docket.instance(case.sizes), case.inputs, clean.inputs)
+    except oracle.ReferenceFailed:
+        return [t.isnan().cpu() for t in docket.truth(case).expected]
 
 
 def _open(docket: Docket, case: Case) -> list[tuple[Tensor, Tensor, Tensor | None]]:
@@ -161,7 +184,6 @@ def _masks(
             continue
         where = tuple(int(v) for v in mask.nonzero()[0])
         e, g = float(want[where]), float(got[where])
-        maxnum = mechanism == "swallowed" and semantics.drops_nan(trial.candidate.source)
         findings.append(
             Finding(
                 case=case.id,
@@ -175,7 +197,6 @@ def _masks(
                 got=g,
                 message=f"{int(mask.sum())} of {mask.numel()} elements {_SAYS[mechanism]}: "
                 f"{name}{list(where)} is {g:g}, the reference gives {e:g}",
-                extra={"maxnum": maxnum},
             )
         )
     return findings

@@ -74,6 +74,7 @@ OFF: dict[int, Callable[..., Any]] = {
     38: never,
     39: never,
     40: always,
+    41: nowhere,
 }
 """What a harness without the rule does in its place."""
 

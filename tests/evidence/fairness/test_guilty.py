@@ -60,6 +60,31 @@ return total"""
         assert judged(judge, self.PROBLEM, kernel(body), "CMP-01", "EXC-01") == "FAIL EXC-01 nan_for_inf"
 
 
+class TestDistribution:
+    """Rule 41 leaves open which infinities meet in a sum, not what two of them make of each other."""
+
+    SIGNS = "(torch.arange(x.shape[-1]) % 2 * 2 - 1)"
+    PROBLEM = kernelbench(
+        f"torch.maximum((x * {SIGNS}).sum(-1), x.sum(-1))",
+        "torch.randn(rows, width)",
+        "rows = 40\nwidth = 10",
+    )
+
+    def test_a_maximum_that_drops_the_nan_of_two_infinities_is_charged(self, judge):
+        drops = kernel(f"torch.fmax((x * {self.SIGNS}).sum(-1), x.sum(-1))")
+        assert judged(judge, self.PROBLEM, drops, "EXC-01") == "FAIL EXC-01 inf_for_nan"
+
+    def test_an_infinity_for_a_norm_of_infinity_is_charged(self, judge):
+        """(x - mean) / std of one infinity is NaN however the sums are associated."""
+        problem = kernelbench(
+            "(c := x - x.mean(-1, keepdim=True)) / (c.square().mean(-1, keepdim=True) + 1e-5).sqrt()", VALUES
+        )
+        body = """c = x - x.mean(-1, keepdim=True)
+var = torch.fmax(x.square().mean(-1, keepdim=True) - x.mean(-1, keepdim=True).square(), torch.zeros(()))
+return c / (var + 1e-5).sqrt()"""
+        assert judged(judge, problem, kernel(body), "EXC-01") == "FAIL EXC-01 inf_for_nan"
+
+
 def test_a_narrow_carry_at_short_rows_is_not_passed_off_as_a_tile_boundary(judge):
     """Rule 31: PRC-02 sees this carry at longer rows only, but its values are wrong at its own width too."""
     problem = kernelbench("x.sum(-1)", VALUES, "rows = 4\nwidth = 32")
