@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from lethe.verifier import comparison, conditioning, fairness, inputs, oracle, sites, tolerance
 from lethe.verifier.fairness import RULES
 from lethe.verifier.problem import ProblemError
-from lethe.verifier.verdict import CANDIDATE_FAULTS, RULES_VERSION, Status
+from lethe.verifier.verdict import CANDIDATE_FAULTS, RULES_VERSION, Finding, Status
 from tests.verifier.references import reference, tensors
 
 NAN, INF = math.nan, math.inf
@@ -34,8 +34,8 @@ def judged(function, inputs, **parts):
 
 
 def test_the_table_is_complete():
-    assert sorted(RULES) == list(range(1, 40))
-    assert len({r.name for r in RULES.values()}) == 39
+    assert sorted(RULES) == list(range(1, 43))
+    assert len({r.name for r in RULES.values()}) == 42
     assert all(
         (callable(r.predicate) and r.statement and find_spec(r.where)) or r.where == "lethe.evidence"
         for r in RULES.values()
@@ -350,3 +350,20 @@ def test_rule_39_passes_over_what_stops_but_not_what_ends_the_process() -> None:
     passed_over = RULES[39].predicate
     assert passed_over(Status.COMPILE_FAILED) and passed_over(Status.RUN_FAILED)
     assert passed_over(Status.TIMED_OUT) and not passed_over(Status.CRASHED)
+
+
+def test_40_an_error_that_a_regime_would_not_make():
+    explains = RULES[40].predicate
+    assert explains(1e-3, 2e-3) and explains(1e-3, 2e-3, True)
+    assert not explains(3e-3, 2e-3), "larger than the regime makes one"
+    assert not explains(1e-3, 2e-3, False), "there where the regime makes none"
+
+
+def test_41_what_no_order_of_summation_brings_about():
+    found = {m: Finding("normal:0", "B", m, "") for m in ("value", "nonfinite", "shape", "structure")}
+    assert [m for m, f in found.items() if RULES[41].predicate(f)] == ["value"]
+
+
+def test_42_a_gradient_behind_values_that_are_wrong():
+    assert RULES[42].predicate([])
+    assert not RULES[42].predicate([Finding("gradient:0", "B", "value", "")])

@@ -73,6 +73,9 @@ OFF: dict[int, Callable[..., Any]] = {
     37: never,
     38: never,
     39: never,
+    40: always,
+    41: always,
+    42: always,
 }
 """What a harness without the rule does in its place."""
 
