@@ -158,7 +158,7 @@ def _answer(trial: Trial, exact: _Exact, dtype: str) -> Any:
 
 def ordinary_failure(trial: Trial) -> str:
     """How one of CMP-01's ordinary draws fails otherwise than by rounding, or ``""``."""
-    return next((f.message for f in _findings(trial, _ordinary(trial)) if not fairness.is_rounding(f)), "")
+    return next((f.message for f in _on_ordinary(trial) if not fairness.is_rounding(f)), "")
 
 
 def wide_failure(trial: Trial) -> str:
@@ -170,25 +170,27 @@ def wide_failure(trial: Trial) -> str:
 def beyond_rounding(trial: Trial) -> str:
     """Why the failure of ordinary draws is not one of rounding; ``""`` if it may be, or if they keep their
     bands. Then neither an order of summation nor an accumulator is to blame for what other draws show."""
-    found = list(_findings(trial, _ordinary(trial)))
-    odd = next((f for f in found if not fairness.is_rounding(f)), None)
-    if odd is not None:
-        return odd.message
-    seen = ordinary(trial) if found else None
+    why = ordinary_failure(trial)
+    seen = ordinary(trial) if _on_ordinary(trial) and not why else None
     if seen is None or not seen.unexplained:
-        return ""
-    got, s = seen.got, seen.statistic
+        return why
+    s = seen.statistic
     kind = s.suspects[0]
-    if _fallen(trial, kind, s.value, precision.representable(got, kind), "float32"):
-        return ""
-    return UNEXPLAINED.format(s.value)
+    fallen = _fallen(trial, kind, s.value, precision.representable(seen.got, kind), "float32")
+    return "" if fallen else UNEXPLAINED.format(s.value)
 
 
 UNEXPLAINED = "the relative rms error {:.3g} of an ordinary draw is not that of any narrower regime"
 
 
-def _ordinary(trial: Trial) -> list[Callable[[], Case]]:
-    return [partial(trial.docket.case, "normal", trial.settings.seed + k) for k in range(RANDOM_SEEDS)]
+def _on_ordinary(trial: Trial) -> list[Finding]:
+    """What CMP-01 finds on its ordinary draws; asked for once."""
+    if "ordinary findings" not in trial.notes:
+        seeds = [trial.settings.seed + k for k in range(RANDOM_SEEDS)]
+        draws = [partial(trial.docket.case, "normal", seed) for seed in seeds]
+        trial.notes["ordinary findings"] = list(_findings(trial, draws))
+    found: list[Finding] = trial.notes["ordinary findings"]
+    return found
 
 
 def _findings(trial: Trial, draws: Iterable[Callable[[], Case]]) -> Iterator[Finding]:

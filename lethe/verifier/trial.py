@@ -64,6 +64,8 @@ class Trial:
         self.kernels: set[str] = set()
         self.choices = 0
         """The most configurations that an autotuned kernel chose from (`RunReport.choices`)."""
+        self.notes: dict[str, Any] = {}
+        """What a gate found out about the candidate and later gates ask for again."""
         self.cases: dict[str, Case] = {}
         """Cases that were run, by id, for the counterexample."""
         self._started = time.monotonic()

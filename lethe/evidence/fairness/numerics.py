@@ -115,8 +115,8 @@ return out[..., : n - 2, : n - 2] + self.conv.bias.reshape(1, -1, 1, 1)""",
         candidate=kernel("y = x @ w\nreturn y * torch.sigmoid(1.702 * y)", "x, w"),
         gates=("CMP-01", "PRC-01"),
         charged="PRC-01 tf32 or float16",
-        why="the function is another one, which CMP-01 says; on whole numbers, which no regime rounds, the error "
-        "stays",
+        why="the function is another one, which CMP-01 says; whole numbers, which no regime rounds, err "
+        "as well",
         cleared="FAIL CMP-01 value",
     ),
     Innocent(

@@ -36,6 +36,9 @@ def run(trial: Trial) -> GateResult:
     docket = trial.docket
     if not docket.floating:
         raise NotApplicable(Reason.NO_FLOATING_INPUT, "no input is floating point")
+    why = regimes.ordinary_failure(trial)
+    if why:
+        raise NotApplicable(Reason.EARLIER_FAILURE, f"an ordinary draw fails as well: {why}")
     subnormals = fairness.subnormal_chargeable(docket.operator)
     zeros = fairness.signed_zero_chargeable(docket.operator)
     sheet = Sheet("EXC-02")
@@ -45,10 +48,6 @@ def run(trial: Trial) -> GateResult:
         _try(trial, sheet, "subnormal_nan", which, _finite, _minted)
         if zeros:
             _try(trial, sheet, "signed_zero", which, _zero, _zero_sign)
-    if sheet.findings:
-        why = regimes.ordinary_failure(trial)
-        if why:
-            raise NotApplicable(Reason.EARLIER_FAILURE, f"an ordinary draw fails as well: {why}")
     return sheet.result()
 
 

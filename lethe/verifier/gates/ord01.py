@@ -33,6 +33,11 @@ def run_cancellation(trial: Trial) -> GateResult:
 def _sums(gate: str, kinds: tuple[str, ...], relax: float, trial: Trial) -> GateResult:
     if trial.docket.operator.reduction_length < 2:
         raise NotApplicable(Reason.NOT_A_REDUCTION, "no output element depends on more than one term")
+    why = regimes.beyond_rounding(trial)
+    if why:
+        raise NotApplicable(
+            Reason.EARLIER_FAILURE, f"an ordinary draw fails otherwise than by rounding: {why}"
+        )
     sheet = Sheet(gate)
     seed = trial.settings.seed + 11
 
@@ -42,21 +47,12 @@ def _sums(gate: str, kinds: tuple[str, ...], relax: float, trial: Trial) -> Gate
     for kind in kinds:
         for k in range(1 if trial.settings.quick else 2):
             trial.try_case(sheet, partial(trial.docket.case, kind, seed + k), f"{kind}:{k}", check)
-    if sheet.findings:
-        _require_rounding(trial, sheet)
-    return sheet.result()
-
-
-def _require_rounding(trial: Trial, sheet: Sheet) -> None:
-    """Leave out findings that no order of summation brings about, where CMP-01 has them on its own draws.
-
-    Raises NotApplicable where that is all of them, or where ordinary draws fail otherwise than by rounding.
-    """
-    why = regimes.beyond_rounding(trial)
-    rounding = [] if why else [f for f in sheet.findings if fairness.is_rounding(f)]
-    if not why and len(rounding) < len(sheet.findings):
+    rounding = [f for f in sheet.findings if fairness.is_rounding(f)]
+    if len(rounding) < len(sheet.findings):
         why = regimes.wide_failure(trial)
-    if why and not rounding:
-        raise NotApplicable(Reason.EARLIER_FAILURE, f"CMP-01's draws fail otherwise than by rounding: {why}")
-    if why:
-        sheet.findings = rounding
+        if why and not rounding:
+            raise NotApplicable(
+                Reason.EARLIER_FAILURE, f"CMP-01's draws fail otherwise than by rounding: {why}"
+            )
+        sheet.findings = rounding if why else sheet.findings
+    return sheet.result()
