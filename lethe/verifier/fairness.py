@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lethe.verifier import blame, comparison, conditioning, inputs, sites, tolerance, weights
+from lethe.verifier import blame, comparison, conditioning, inputs, precision, sites, tolerance, weights
 from lethe.verifier.comparison import compare
 from lethe.verifier.conditioning import OperatorProfile
 from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import ProblemError
 from lethe.verifier.tolerance import Band
+from lethe.verifier.verdict import Finding
 
 BORDERLINE = 2.0
 """A breach by less than this factor is drawn again with a second seed: the band's own Monte-Carlo estimate
@@ -252,6 +253,18 @@ def approximation_explains(value: Tensor, truth: Tensor, alternative: Tensor, ba
     return not compare(value, truth, band).within and compare(value, alternative, band).within
 
 
+def is_rounding(finding: Finding) -> bool:
+    """Rule 43: the finding may be a rounding error, which an order of summation or a subnormal brings about;
+    another structure or shape, or a result that is not finite, has a cause of its own."""
+    return finding.mechanism not in ("structure", "shape", "nonfinite")
+
+
+def gradient_chargeable(forward: Sequence[Finding]) -> bool:
+    """Rule 44: gradient values are charged only on a draw whose forward values keep their band: behind a
+    kink, the gradient of slightly other values is that of another function."""
+    return not forward
+
+
 def _rules() -> dict[int, Rule]:
     rows: list[tuple[str, Callable[..., Any], str]] = [
         ("a reference that raises decides nothing", reference_raises, "trial"),
@@ -362,6 +375,21 @@ def _rules() -> dict[int, Rule]:
             "an infinity that the distributive law makes of the reference's NaN is counted apart",
             distribution_explains_inf,
             "gates.exc01",
+        ),
+        (
+            "a narrower regime or carry is charged only where it explains the error",
+            precision.explains,
+            "precision",
+        ),
+        (
+            "where ordinary draws fail otherwise than by rounding, order and subnormals are not to blame",
+            is_rounding,
+            "regimes",
+        ),
+        (
+            "gradient values are not charged where the forward values are wrong already",
+            gradient_chargeable,
+            "gates.cmp02",
         ),
     ]
     return {

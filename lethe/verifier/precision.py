@@ -41,27 +41,44 @@ NARROWER = {
 }
 """Regimes that are narrower than a declared dtype in range or precision of the significand."""
 
+ELEVEN_BITS = "tf32 or float16"
+LABELS = {"tf32": ELEVEN_BITS, "float16": ELEVEN_BITS, "bfloat16": "bfloat16"}
+"""What a regime is called by its rounding alone, which is the same in TF32 and in float16."""
+
 SEPARATION = 8.0
 """Levels closer than this factor are not told apart: the threshold, their geometric mean, then lies within
 2.8 of both, about the factor between two faithful summation orders. float32 and TF32 differ by 2^13 /
 sqrt(n)."""
 
+REACH = math.sqrt(SEPARATION)
+"""How far above the largest simulated level of a regime (`ceiling`) its error may lie: the simulations
+accumulate exactly, and a real order of summation adds up to the 2.8 of `SEPARATION`."""
+
 CHUNK = 32
 """Terms that a narrow-carry kernel adds up before it rounds its carry: the usual BLOCK_K of a tile."""
+
+CARRY_REACH = 2.0 * CHUNK
+"""How far above the simulated level a narrow carry's error may lie. A carry that is rounded after every term
+rounds `CHUNK` times as often, and rounding errors add at most linearly; truncation doubles each."""
 
 FP16_MAX = 65504.0
 FP16_SPACING = 2.0**-24
 
 
-def rounded(t: Tensor, kind: str) -> Tensor:
+def rounded(t: Tensor, kind: str, truncate: bool = False) -> Tensor:
     """`t` (float64) rounded to nearest in ``"tf32"``, ``"bfloat16"`` or ``"float16"``, still float64.
 
     Significand by Veltkamp's splitting (T. Dekker, Numer. Math. 18 (1971) 224); float16 also by its range.
+    truncate: toward zero instead, as tensor cores do that ignore the low bits of a float32 operand.
     """
-    c = t * (2.0 ** (53 - BITS[kind]) + 1)
-    out = torch.where(c.isfinite(), c - (c - t), t)
+    if truncate:
+        out = (t.view(torch.int64) & -(1 << (53 - BITS[kind]))).view(torch.float64)
+    else:
+        c = t * (2.0 ** (53 - BITS[kind]) + 1)
+        out = torch.where(c.isfinite(), c - (c - t), t)
     if kind == "float16":
-        coarse = (t / FP16_SPACING).round() * FP16_SPACING
+        steps = t / FP16_SPACING
+        coarse = (steps.trunc() if truncate else steps.round()) * FP16_SPACING
         out = torch.where(t.abs() < 2.0**-14, coarse, out)
         out = torch.where(out.abs() > FP16_MAX, out.sign() * torch.inf, out)
     return out
@@ -72,12 +89,12 @@ def _wide(x: Any) -> bool:
 
 
 class Narrow(EagerMode):
-    """Round the operands of contractions to `kind`; with `everywhere`, the result of every rounding
-    operator."""
+    """Round the operands of contractions to `kind`; with `results`, what they return as well; with
+    `everywhere`, the result of every rounding operator."""
 
-    def __init__(self, kind: str, everywhere: bool) -> None:
+    def __init__(self, kind: str, everywhere: bool, *, truncate: bool = False, results: bool = False) -> None:
         super().__init__()
-        self.kind, self.everywhere = kind, everywhere
+        self.kind, self.everywhere, self.truncate, self.results = kind, everywhere, truncate, results
         self.contractions = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -88,26 +105,36 @@ class Narrow(EagerMode):
             first = 1 if name in ("addmm", "baddbmm", "addmv") else 0
             args = tuple(self._round(a) if first <= i < first + 2 else a for i, a in enumerate(args))
         out = func(*args, **kwargs)
-        if self.everywhere and nature != "exact" and not func._schema.is_mutable:
+        stored = (self.everywhere and nature != "exact") or (self.results and nature == "contraction")
+        if stored and not func._schema.is_mutable:
             out = tree_map(self._round, out)
         return out
 
     def _round(self, x: Any) -> Any:
-        return rounded(x, self.kind) if _wide(x) else x
+        return rounded(x, self.kind, self.truncate) if _wide(x) else x
 
 
-def narrowed_run(instance: Instance, inputs: Any, kind: str, everywhere: bool | None = None) -> Any:
+def narrowed_run(
+    instance: Instance,
+    inputs: Any,
+    kind: str,
+    everywhere: bool | None = None,
+    *,
+    truncate: bool = False,
+    results: bool = False,
+) -> Any:
     """The float64 result with operands rounded to ``"tf32"``, ``"bfloat16"`` or ``"float16"``: what a
     narrower regime would return at best (its accumulation is exact here).
 
     everywhere: also round every operator's result; default: only if the reference contracts nothing.
+    truncate: toward zero. results: also round what contractions return.
     Raises ReferenceFailed, ValueError for another kind.
     """
     if kind not in BITS:
         raise ValueError(f"a narrower regime is one of {', '.join(BITS)}, not {kind!r}")
     wide = cast_floating(inputs, torch.float64)
     for whole in (False, True) if everywhere is None else (everywhere,):
-        mode = Narrow(kind, whole)
+        mode = Narrow(kind, whole, truncate=truncate, results=results)
         with pinned_backends(), default_dtype(torch.float64), reference_errors("narrowed"):
             module = module_copy(instance, torch.float64)
             given = tree_map(mode._round, wide) if whole else wide
@@ -129,6 +156,40 @@ def level(value: Any, truth: Any) -> float:
         errors += float(torch.where(both, a - b, 0.0).square().sum())
         total += float(torch.where(both, b, 0.0).square().sum())
     return math.sqrt(errors / total) if total else 0.0
+
+
+def ceiling(instance: Instance, inputs: Any, truth: Any, kind: str, stored: bool) -> float:
+    """The largest level that an implementation of `kind` has on this draw, before `REACH`.
+
+    Operands are rounded to nearest or truncated (sqrt(7) times the former's level for products of random
+    signs, and more where all have one sign, since truncation is biased), or what contractions return is
+    rounded too. `stored`: so may every other result be. Raises ReferenceFailed.
+    """
+    ways: list[dict[str, bool]] = [{}, {"truncate": True}, {"results": True}]
+    if stored:
+        ways.append({"everywhere": True})
+    return max(level(narrowed_run(instance, inputs, kind, **way), truth) for way in ways)
+
+
+def representable(value: Any, kind: str) -> bool:
+    """True if every finite element of the floating outputs is a number of `kind`."""
+    tensors = [real_view(t).double() for t in flatten(value)[0] if t.is_floating_point() or t.is_complex()]
+    return all(bool(((rounded(t, kind) == t) | ~t.isfinite()).all()) for t in tensors)
+
+
+def fell(before: float, after: float, expected: float) -> bool | None:
+    """Whether an error went where its cause predicts (`expected`) instead of staying: the geometric mean of
+    the two parts them. None where they are too close for that, or where it grew instead: then the draw has
+    a difficulty of its own, such as weights that did not arrive."""
+    if before < SEPARATION * expected or after > SEPARATION * before:
+        return None
+    return after <= math.sqrt(before * expected)
+
+
+def explains(value: float, limit: float, fallen: bool | None = None) -> bool:
+    """Rule 42: a narrower regime or carry explains an error that is no larger than it makes one (`limit`),
+    and that went away where it makes none (`fallen`; None where that could not be tried)."""
+    return value <= limit and fallen is not False
 
 
 def nearest(value: float, levels: Mapping[str, float]) -> str | None:
@@ -160,8 +221,18 @@ class PrecisionStatistic:
 
     @property
     def regime(self) -> str | None:
-        """None if the value is below every threshold; else the regime whose level is nearest to it."""
-        return nearest(self.value, self.narrowed) if self.value > self.threshold else None
+        """None if the value is below every threshold; else the label of the regime whose level is nearest to
+        it, whether or not that explains the error (`explains`)."""
+        kind = self.suspects[0] if self.suspects else None
+        return None if kind is None else LABELS[kind]
+
+    @property
+    def suspects(self) -> list[str]:
+        """The kinds that may explain a value above the threshold, the nearest level first; else empty."""
+        first = nearest(self.value, self.narrowed) if self.value > self.threshold else None
+        if first is None:
+            return []
+        return [first, *(k for k, n in self.narrowed.items() if k != first and n > 0)]
 
     @property
     def threshold(self) -> float:
@@ -181,18 +252,23 @@ def precision_statistic(
 ) -> PrecisionStatistic:
     """PRC-01's statistic of `value` (nested, or a list of tensors) on generic draws.
 
-    truth: the oracle; working: the reference's own run in `dtype`, without TF32. The legal level is the
-    larger of the reference's and that of one operation-level perturbed run, so that a faithful kernel with
-    another summation order stays below. Raises ReferenceFailed.
+    truth: the oracle; working: the reference's own run in `dtype`, without TF32. Raises ReferenceFailed.
     """
-    unit = torch.finfo(dtype_named(dtype)).eps / 2
-    sample = perturbed_run(instance, inputs, unit, seed=1, dtype=dtype_named(dtype), growth="rss")
-    legal = max(level(working, truth), level(sample, truth), unit / math.sqrt(3))
+    legal = legal_level(instance, inputs, truth, working, dtype)
     narrowed = {}
     for kind in NARROWER[dtype] if kinds is None else kinds:
         narrowed[kind] = level(narrowed_run(instance, inputs, kind), truth)
     thresholds = {k: math.sqrt(legal * n) for k, n in narrowed.items() if n >= SEPARATION * legal}
     return PrecisionStatistic(level(value, truth), legal, narrowed, thresholds)
+
+
+def legal_level(instance: Instance, inputs: Any, truth: Any, working: Any, dtype: str = "float32") -> float:
+    """The larger level of the reference's own run in `dtype` and of one operation-level perturbed run, so
+    that a faithful kernel with another summation order stays below. Raises ReferenceFailed."""
+    named = dtype_named(dtype)
+    unit = torch.finfo(named).eps / 2
+    sample = perturbed_run(instance, inputs, unit, seed=1, dtype=named, growth="rss")
+    return max(level(working, truth), level(sample, truth), unit / math.sqrt(3))
 
 
 class Carry(EagerMode):

@@ -64,6 +64,8 @@ class Trial:
         self.kernels: set[str] = set()
         self.choices = 0
         """The most configurations that an autotuned kernel chose from (`RunReport.choices`)."""
+        self.notes: dict[str, Any] = {}
+        """What a gate found out about the candidate and later gates ask for again."""
         self.cases: dict[str, Case] = {}
         """Cases that were run, by id, for the counterexample."""
         self.twins: dict[str, Any] = {}
@@ -182,6 +184,24 @@ class Trial:
             self._reports[key] = case.inputs, reports
             trim(self._reports, REPORTS_KEPT)
         return reports
+
+    def with_weights(
+        self, case: Case, state: dict[str, Tensor], needed: set[str], dtype: str = "float32"
+    ) -> RunReport:
+        """A run of the candidate built with the weights `state`. Leaves it to be rebuilt.
+
+        Raises SkipCase where it does not hold those `needed` by name and shape, or holds others, which could
+        go stale.
+        """
+        own = self._construct(case.sizes, dtype).state
+        self._built = None
+        given = {n: t for n, t in state.items() if n in own and own[n].shape == t.shape}
+        if needed - set(given) or set(own) - set(given):
+            raise SkipCase("the candidate does not hold these weights by name")
+        self._construct(case.sizes, dtype, cast_floating({n: t.cpu() for n, t in given.items()}, dtype))
+        drawn = self.docket.on_host(case, dtype)
+        reports: list[RunReport] = self._talk(lambda s: s.run(drawn))
+        return reports[0]
 
     def after_update(self, case: Case) -> tuple[list[Tensor], list[Tensor]] | None:
         """Outputs of a second call, before which the candidate's own weights were written in place, and of

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from lethe.verifier import comparison, conditioning, fairness, inputs, oracle, sites, tolerance
 from lethe.verifier.fairness import RULES
 from lethe.verifier.problem import ProblemError
-from lethe.verifier.verdict import CANDIDATE_FAULTS, RULES_VERSION, Status
+from lethe.verifier.verdict import CANDIDATE_FAULTS, RULES_VERSION, Finding, Status
 from tests.verifier.references import reference, tensors
 
 NAN, INF = math.nan, math.inf
@@ -34,8 +34,8 @@ def judged(function, inputs, **parts):
 
 
 def test_the_table_is_complete():
-    assert sorted(RULES) == list(range(1, 41))
-    assert len({r.name for r in RULES.values()}) == 40
+    assert sorted(RULES) == list(range(1, 45))
+    assert len({r.name for r in RULES.values()}) == 44
     assert all(
         (callable(r.predicate) and r.statement and find_spec(r.where)) or r.where == "lethe.evidence"
         for r in RULES.values()
@@ -356,10 +356,27 @@ def test_rule_39_passes_over_what_stops_but_not_what_ends_the_process() -> None:
     assert passed_over(Status.TIMED_OUT) and not passed_over(Status.CRASHED)
 
 
-def test_40_an_infinity_where_the_reference_adds_both_infinities_up():
+def test_41_an_infinity_where_the_reference_adds_both_infinities_up():
     value = torch.tensor([INF, -INF, INF, INF, 0.0])
     expected, undecided = (
         torch.tensor([NAN, NAN, NAN, 1.0, NAN]),
         torch.tensor([True, True, False, True, True]),
     )
-    assert RULES[40].predicate(value, expected, undecided).tolist() == [True, True, False, False, False]
+    assert RULES[41].predicate(value, expected, undecided).tolist() == [True, True, False, False, False]
+
+
+def test_42_an_error_that_a_regime_would_not_make():
+    explains = RULES[42].predicate
+    assert explains(1e-3, 2e-3) and explains(1e-3, 2e-3, True)
+    assert not explains(3e-3, 2e-3), "larger than the regime makes one"
+    assert not explains(1e-3, 2e-3, False), "there where the regime makes none"
+
+
+def test_43_what_no_order_of_summation_brings_about():
+    found = {m: Finding("normal:0", "B", m, "") for m in ("value", "nonfinite", "shape", "structure")}
+    assert [m for m, f in found.items() if RULES[43].predicate(f)] == ["value"]
+
+
+def test_44_a_gradient_behind_values_that_are_wrong():
+    assert RULES[44].predicate([])
+    assert not RULES[44].predicate([Finding("gradient:0", "B", "value", "")])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lethe.verifier import conditioning, oracle, tolerance
+from lethe.verifier import conditioning, oracle, precision, tolerance
 from tests.verifier.references import KINDS, REFERENCES, reference, scaled, tensors
 
 pytestmark = [
@@ -71,7 +71,7 @@ def test_tf32_matmul_is_told_and_float32_is_not(size):
         return tolerance.precision_statistic(inst, x, value, truth, working)
 
     assert statistic(plain(inst, x)).regime is None
-    assert statistic(plain(inst, x, tf32=True)).regime == "tf32"
+    assert statistic(plain(inst, x, tf32=True)).regime == precision.ELEVEN_BITS
     assert statistic([(x[0].bfloat16() @ x[1].bfloat16()).float()]).regime == "bfloat16"
 
 
@@ -89,7 +89,7 @@ def test_cudnn_may_choose_its_algorithm_but_not_tf32(channels):
     assert tolerance.precision_statistic(inst, x, value, truth, working).regime is None
     if channels == 128:  # with few channels cuDNN stays with float32 although it may use TF32
         narrow = plain(inst, x, tf32=True)
-        assert tolerance.precision_statistic(inst, x, narrow, truth, working).regime == "tf32"
+        assert tolerance.precision_statistic(inst, x, narrow, truth, working).regime == precision.ELEVEN_BITS
 
 
 def test_gradients_on_the_gpu_lie_in_their_bands():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lethe.verifier import conditioning, oracle, tolerance
+from lethe.verifier import conditioning, oracle, precision, tolerance
 from lethe.verifier.structure import map_tensors
 from tests.verifier.references import KINDS, REFERENCES, reference, reordered, scaled, tensors
 
@@ -199,7 +199,7 @@ class TestConvolution:
         def regime(v):
             return tolerance.precision_statistic(inst, judged.inputs, v, judged.truth, judged.working).regime
 
-        assert regime(value) is None and regime(judged.narrowed("tf32")) == "tf32"
+        assert regime(value) is None and regime(judged.narrowed("tf32")) == precision.ELEVEN_BITS
 
 
 class TestPaper:
@@ -351,7 +351,7 @@ class TestPrecision:
 
         assert regime(tensors(working)) is None
         assert regime(reordered(inst, x, 3)) is None
-        assert regime(tensors(tolerance.narrowed_run(inst, x, "tf32"))) == "tf32"
+        assert regime(tensors(tolerance.narrowed_run(inst, x, "tf32"))) == precision.ELEVEN_BITS
         assert regime(tensors(tolerance.narrowed_run(inst, x, "bfloat16"))) == "bfloat16"
 
     def test_elementwise_operators_are_narrowed_everywhere(self):

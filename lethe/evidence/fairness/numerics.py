@@ -106,4 +106,39 @@ return out[..., : n - 2, : n - 2] + self.conv.bias.reshape(1, -1, 1, 1)""",
         charged="CMP-01 value",
         why="the tanh form is how the function was published, and every library offers it",
     ),
+    Innocent(
+        rule=42,
+        title="a product in float32 before a GELU in its sigmoid form",
+        problem=kernelbench(
+            "F.gelu(x @ w)", "torch.randn(m, k), torch.randn(k, n)", "m = 24\nk = 96\nn = 20"
+        ),
+        candidate=kernel("y = x @ w\nreturn y * torch.sigmoid(1.702 * y)", "x, w"),
+        gates=("CMP-01", "PRC-01"),
+        charged="PRC-01 tf32 or float16",
+        why="the function is another one, which CMP-01 says; whole numbers, which no regime rounds, err "
+        "as well",
+        cleared="FAIL CMP-01 value",
+    ),
+    Innocent(
+        rule=43,
+        title="a sum that never writes its last row",
+        problem=kernelbench("x.sum(-1)", "torch.randn(rows, width)"),
+        candidate=kernel("y = x.sum(-1)\ny[-1] = torch.nan\nreturn y"),
+        gates=("CMP-01", "ORD-01"),
+        charged="ORD-01 nonfinite",
+        why="no order of summation makes a NaN of what was never written",
+        cleared="FAIL CMP-01 nonfinite",
+    ),
+    Innocent(
+        rule=44,
+        title="a straight-through gradient behind a coarse product and a clamp",
+        problem=kernelbench(
+            "F.hardtanh(x @ w)", "0.1 * torch.randn(m, k), torch.randn(k, n)", "m = 24\nk = 96\nn = 60"
+        ),
+        candidate=kernel("z = x @ w\nreturn F.hardtanh(z + ((z * 64).round() / 64 - z).detach())", "x, w"),
+        gates=("CMP-01", "CMP-02"),
+        charged="CMP-02 value",
+        why="where values have crossed the clamp, the gradient is right for those that were returned",
+        cleared="FAIL CMP-01 value",
+    ),
 )

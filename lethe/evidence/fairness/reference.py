@@ -62,7 +62,7 @@ return factor"""
         ),
         candidate=kernel(f"x, w = (\n    {ROUNDED}\n    for x in (x, w)\n)\nreturn x @ w", "x, w"),
         gates=("PRC-01",),
-        charged="PRC-01 tf32",
+        charged="PRC-01 tf32 or float16",
         why="the reference asks for TF32 itself, so TF32 is the contract",
         cleared="not applicable (tf32_reference)",
     ),

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lethe.verifier import semantics, tolerance, weights
+from lethe.verifier.regimes import RANDOM_SEEDS
 from lethe.verifier.sheet import Sheet
 from lethe.verifier.verdict import Finding, GateResult
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from lethe.verifier.docket import Case
     from lethe.verifier.trial import Trial
 
-RANDOM_SEEDS = 3
 KINDS = (
     "zeros", "one_hot", "large", "small", "mixed", "constant", "sorted", "exact_integer", "sparse", "deep",
     "spike",

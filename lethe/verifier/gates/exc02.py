@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import fairness, inputs, oracle
-from lethe.verifier.sheet import NotApplicable, Sheet, SkipCase
+from lethe.verifier import fairness, inputs, oracle, regimes
+from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet, SkipCase
 from lethe.verifier.structure import flatten, map_tensors
 from lethe.verifier.trial import structure_finding
 from lethe.verifier.verdict import Finding, GateResult, Reason
@@ -36,6 +36,9 @@ def run(trial: Trial) -> GateResult:
     docket = trial.docket
     if not docket.floating:
         raise NotApplicable(Reason.NO_FLOATING_INPUT, "no input is floating point")
+    why = regimes.ordinary_failure(trial)
+    if why:
+        raise NotApplicable(Reason.EARLIER_FAILURE, f"an ordinary draw fails as well: {why}")
     subnormals = fairness.subnormal_chargeable(docket.operator)
     zeros = fairness.signed_zero_chargeable(docket.operator)
     sheet = Sheet("EXC-02")
@@ -62,7 +65,7 @@ def _try(
 
 def _draw(trial: Trial, kind: str, which: int, kept: Kept) -> Case:
     docket = trial.docket
-    base = docket.case("normal", trial.settings.seed + 51)
+    base = _base(trial)
     place = {"signed_zero": inputs.place_signed_zeros}.get(kind, inputs.place_subnormals)
     case = docket.derived(
         base,
@@ -74,6 +77,10 @@ def _draw(trial: Trial, kind: str, which: int, kept: Kept) -> Case:
     if not any(bool(kept(e, w).any()) for e, w in zip(truth.expected, truth.working, strict=True)):
         raise SkipCase(f"the reference returns no {_NAMED[kind]} for it")
     return case
+
+
+def _base(trial: Trial) -> Case:
+    return trial.docket.case("normal", trial.settings.seed + 51)
 
 
 _NAMED = {"subnormal": "subnormal", "signed_zero": "signed zero", "subnormal_nan": "finite value"}
@@ -127,15 +134,29 @@ def _flushed(
 def _minted(
     trial: Trial, case: Case, name: str, kept: Tensor, got: Tensor, working: Tensor
 ) -> Finding | None:
-    """NaN where the reference is finite, and is so with its subnormal inputs flushed as well."""
-    if not got.is_floating_point():
+    """NaN where the reference is finite, and is so with its subnormal inputs flushed as well, and where the
+    candidate is finite on the same draw without subnormals."""
+    if not got.is_floating_point() or not bool((kept & got.isnan()).any()):
         return None
     flushed, _ = flatten(
         oracle.run_working(trial.docket.instance(case.sizes), _without_subnormals(case.inputs))
     )
-    kept = kept & flushed[trial.docket.truth(case).names.index(name)].cpu().isfinite()
+    at = trial.docket.truth(case).names.index(name)
+    kept = kept & flushed[at].cpu().isfinite() & _finite_without(trial, at, got)
     what = f"of {int(kept.sum())} results are NaN on subnormal inputs, where the reference is finite"
     return _finding(case, name, "minted", kept & got.isnan(), got, working, what, {})
+
+
+def _finite_without(trial: Trial, at: int, got: Tensor) -> Tensor:
+    """Elements of output number `at` that are finite on the draw into which subnormals are placed."""
+    import torch
+
+    everywhere = torch.ones(got.shape, dtype=torch.bool)
+    try:
+        plain = flatten(trial.run(_base(trial))[0].outputs)[0]
+    except CandidateStopped:
+        return everywhere
+    return plain[at].cpu().isfinite() if at < len(plain) and plain[at].shape == got.shape else everywhere
 
 
 def _without_subnormals(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lethe.verifier import fairness, regimes
 from lethe.verifier.sheet import NotApplicable, Sheet
 from lethe.verifier.verdict import Finding, GateResult, Reason
 
@@ -32,6 +33,11 @@ def run_cancellation(trial: Trial) -> GateResult:
 def _sums(gate: str, kinds: tuple[str, ...], relax: float, trial: Trial) -> GateResult:
     if trial.docket.operator.reduction_length < 2:
         raise NotApplicable(Reason.NOT_A_REDUCTION, "no output element depends on more than one term")
+    why = regimes.beyond_rounding(trial)
+    if why:
+        raise NotApplicable(
+            Reason.EARLIER_FAILURE, f"an ordinary draw fails otherwise than by rounding: {why}"
+        )
     sheet = Sheet(gate)
     seed = trial.settings.seed + 11
 
@@ -41,4 +47,12 @@ def _sums(gate: str, kinds: tuple[str, ...], relax: float, trial: Trial) -> Gate
     for kind in kinds:
         for k in range(1 if trial.settings.quick else 2):
             trial.try_case(sheet, partial(trial.docket.case, kind, seed + k), f"{kind}:{k}", check)
+    rounding = [f for f in sheet.findings if fairness.is_rounding(f)]
+    if len(rounding) < len(sheet.findings):
+        why = regimes.wide_failure(trial)
+        if why and not rounding:
+            raise NotApplicable(
+                Reason.EARLIER_FAILURE, f"CMP-01's draws fail otherwise than by rounding: {why}"
+            )
+        sheet.findings = rounding if why else sheet.findings
     return sheet.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lethe.verifier import executors, fairness, precision
+from lethe.verifier import executors, fairness, precision, regimes
 from lethe.verifier.docket import cast_floating
 from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet, SkipCase
 from lethe.verifier.structure import flatten
@@ -30,6 +30,7 @@ def run(trial: Trial) -> GateResult:
         raise NotApplicable(Reason.NO_FLOATING_INPUT, "no input is floating point")
     if not fairness.precision_chargeable(docket.backends):
         raise NotApplicable(Reason.TF32_REFERENCE, "the reference itself turns a narrower regime on")
+    unexplained: list[str] = []
     for dtype in spec.dtypes if spec is not None else ("float32",):
         if trial.settings.executor == "interpreter":
             unfaithful = executors.unfaithful(trial.candidate.source, dtype)
@@ -37,11 +38,14 @@ def run(trial: Trial) -> GateResult:
                 sheet.skip(dtype, f"interpreter: {unfaithful[0]}")
                 continue
         for k in range(SEEDS):
-            _one(trial, sheet, dtype, trial.settings.seed + 61 + k)
+            unexplained.extend(_one(trial, sheet, dtype, trial.settings.seed + 61 + k))
+    if unexplained and not sheet.findings:
+        raise NotApplicable(Reason.EARLIER_FAILURE, f"{unexplained[0]}, so it is CMP-01's business")
     return sheet.result()
 
 
-def _one(trial: Trial, sheet: Sheet, dtype: str, seed: int) -> None:
+def _one(trial: Trial, sheet: Sheet, dtype: str, seed: int) -> list[str]:
+    """Judge one draw; returns what is to be said of an error that no regime explains."""
     docket = trial.docket
     label = f"{dtype}:seed{seed}"
     try:
@@ -50,63 +54,48 @@ def _one(trial: Trial, sheet: Sheet, dtype: str, seed: int) -> None:
         report = trial.run(case, dtype=dtype)[0]
     except SkipCase as e:
         sheet.skip(label, str(e))
-        return
+        return []
     except CandidateStopped as e:
         sheet.halt(label, e)
-        return
+        return []
     got, skeleton = flatten(report.outputs)
     mismatch = structure_finding(case, truth, got, skeleton)
     if mismatch is not None:
         sheet.add([mismatch])
-        return
+        return []
     s = precision.precision_statistic(
         docket.instance(), cast_floating(case.inputs, dtype), got, truth.expected, truth.working, dtype=dtype
     )
     findings = [] if dtype == "float32" else trial.check_value(case, report, sheet, dtype=dtype)
     if not s.decidable and dtype == "float32":
         sheet.skip(label, "narrower operands would not show on this operator")
-        return
+        return []
     sheet.worst(f"{dtype}:error", s.value)
     sheet.worst(f"{dtype}:reference_error", s.legal)
     sheet.worst(f"{dtype}:ratio", s.value / s.threshold)
     if s.value <= s.threshold:
         sheet.add(findings)
-        return
+        return []
+    kind = regimes.explaining(trial, case, got, s, dtype)
+    if kind is None:
+        why = regimes.UNEXPLAINED.format(s.value)
+        sheet.skip(label, why)
+        if findings:
+            sheet.add(findings)
+        return [why]
+    name = regimes.label(trial, kind)
     sheet.add(
         [
             Finding(
                 case=label,
                 seed=seed,
                 channel="B",
-                mechanism=s.regime or "narrow",
+                mechanism=name,
                 metric=s.value,
                 bound=s.threshold,
-                message=_says(s, dtype),
+                message=f"relative rms error {s.value:.3g} at {dtype}, where a faithful run has "
+                f"{s.legal:.3g} and {name} would have {s.narrowed[kind]:.3g}",
             )
         ]
     )
-
-
-def _says(s: precision.PrecisionStatistic, dtype: str) -> str:
-    regime = s.regime or "a narrower regime"
-    would = s.narrowed.get(regime, float("nan"))
-    return (
-        f"relative rms error {s.value:.3g} at {dtype}, where a faithful run has {s.legal:.3g} "
-        f"and {regime} would have {would:.3g}"
-    )
-
-
-def narrow_operands(trial: Trial) -> str | None:
-    """The narrower regime that one generic float32 draw shows, if any; for gates that build on it."""
-    docket = trial.docket
-    try:
-        case = docket.case("normal", trial.settings.seed + 61)
-        got, skeleton = flatten(trial.run(case)[0].outputs)
-    except (SkipCase, CandidateStopped):
-        return None
-    truth = docket.truth(case)
-    if structure_finding(case, truth, got, skeleton) is not None:
-        return None
-    return precision.precision_statistic(
-        docket.instance(), case.inputs, got, truth.expected, truth.working
-    ).regime
+    return []

@@ -75,6 +75,9 @@ OFF: dict[int, Callable[..., Any]] = {
     39: never,
     40: always,
     41: nowhere,
+    42: always,
+    43: always,
+    44: always,
 }
 """What a harness without the rule does in its place."""
 
