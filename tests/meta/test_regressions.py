@@ -338,3 +338,15 @@ def test_where_no_choice_of_an_autotuner_fits_the_kernel_is_charged(monkeypatch,
     monkeypatch.setattr(resources, "compile_only", compiled)
     # the second is a namesake, or a launch past the autotuner: it has no choice
     assert [row["one_of"] for row in resources.resources("sm_90")] == [one_of, 1]
+
+
+@pytest.mark.parametrize("first", ["x.view(-1)", "x.reshape(-1)"])
+def test_a_layout_that_the_reference_refuses_is_not_asked_of_the_candidate(judge, first):
+    """``view`` takes no other strides; a reference with ``reshape`` does, so that refusing them is charged."""
+    reference = f"return (2 * {first}).reshape(x.shape)"
+    v = plain(judge, reference, "return (2 * x.view(-1)).view(x.shape)", ["CMP-01", "CMP-03"])
+    layouts = {"layout:transposed", "layout:padded"}
+    if "view" in first:
+        assert v.clean and layouts <= set(v.gate("CMP-03").skipped)
+    else:
+        assert {f.case for f in v.gate("CMP-03").findings} == layouts

@@ -6,10 +6,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lethe.verifier import inputs, integrity
+from lethe.verifier import fairness, inputs, integrity
 from lethe.verifier.blame import is_loud
-from lethe.verifier.docket import Case
+from lethe.verifier.docket import Case, Docket
+from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import ProblemError
+from lethe.verifier.reference import run_apart
 from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet, SkipCase
 from lethe.verifier.verdict import Blame, Finding, GateResult, Reason
 
@@ -34,11 +36,33 @@ def run(trial: Trial) -> GateResult:
             _one(trial, sheet, case, shape.refusable)
     base = docket.case("normal", trial.settings.seed + 31)
     for name, laid_out in inputs.layouts(base.inputs):
-        _one(trial, sheet, docket.derived(base, f"layout:{name}", "layout", partial(list, laid_out)))
+        case = docket.derived(base, f"layout:{name}", "layout", partial(list, laid_out))
+        refusal = docket.remembered(case.id, partial(_refusal, docket, case))
+        if refusal:
+            sheet.skip(case.id, refusal)
+        else:
+            _one(trial, sheet, case)
     return sheet.result()
 
 
+def _refusal(docket: Docket, case: Case) -> str:
+    """Why the reference refuses this layout, or ``""``: where it begins with a ``view``, a kernel need not
+    take other strides either (fairness rule 19)."""
+    try:
+        run_apart(docket.instance(case.sizes), case.inputs)
+    except ProblemError as e:
+        return "" if fairness.legal_shape(e) else str(e)
+    return ""
+
+
 def _one(trial: Trial, sheet: Sheet, case: Case, refusable: bool = False) -> None:
+    """The truth comes first: where the reference gives none, nothing is asked of the candidate (rule 19)."""
+    try:
+        trial.docket.truth(case)
+    except (ReferenceFailed, ProblemError) as e:
+        if not fairness.legal_shape(e):
+            sheet.skip(case.id, str(e))
+            return
     try:
         report = trial.run(case)[0]
     except CandidateStopped as e:
