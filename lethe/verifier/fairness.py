@@ -319,7 +319,7 @@ def _rules() -> dict[int, Rule]:
             "tolerance",
         ),
         ("structural zeros are not charged with 0 times infinity", structural_zero, "gates.exc01"),
-        ("what only the tile boundary explains is CMP-03 alone", blame.tile_boundary_only, "judge"),
+        ("what only the tile boundary explains is CMP-03 alone", blame.tile_boundary_only, "cascade"),
         ("an executor's own failure is an error of the executor", blame.executor_fault, "sheet"),
         (
             "zero patterns, symmetry and structure of the inputs are kept in every draw",

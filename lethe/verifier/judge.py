@@ -11,7 +11,7 @@ import platform
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import metadata
@@ -19,10 +19,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from lethe.verifier import blame, catalog, fairness, formats, integrity, semantics
+from lethe.verifier import blame, catalog, formats, integrity, semantics
+from lethe.verifier.cascade import without_cascade
 from lethe.verifier.counterexample import write_counterexamples
 from lethe.verifier.docket import Docket
-from lethe.verifier.gates import GATES
+from lethe.verifier.gating import run_gate
 from lethe.verifier.limits import one_thread
 from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import (
@@ -38,16 +39,14 @@ from lethe.verifier.problem import (
 )
 from lethe.verifier.server import SuspectServer
 from lethe.verifier.settings import Budget, Settings, choose_executor, usual_budget
-from lethe.verifier.sheet import CandidateStopped, NotApplicable, SkipCase, not_applicable
+from lethe.verifier.sheet import CandidateStopped, SkipCase, not_applicable
 from lethe.verifier.textfile import writable_folder
 from lethe.verifier.trial import Trial
 from lethe.verifier.verdict import (
     CANDIDATE_FAULTS,
     Blame,
-    Finding,
     GateResult,
     GateStatus,
-    Reason,
     Status,
     Verdict,
 )
@@ -212,7 +211,7 @@ class Judge:
                 status=Status.NO_CUSTOM_KERNEL,
                 message="the candidate ran, but launched no kernel of its own",
             )
-        results = _without_cascade(self._gates(docket, trial))
+        results = without_cascade(self._gates(docket, trial))
         probed = integrity.probe(trial, case, first, results)
         verdict = replace(
             blank,
@@ -255,10 +254,10 @@ class Judge:
         One other process confirms every gate: a CUDA context is made and ended one after the other on a
         device, and with many judges on it that is what they wait for.
         """
-        result = _run_gate(identifier, trial)
+        result = run_gate(identifier, trial)
         if result.status is not GateStatus.FAIL:
             return result
-        again = _run_gate(identifier, trial.second)
+        again = run_gate(identifier, trial.second)
         if blame.is_reproduced([True, again.status is GateStatus.FAIL]):
             return result
         return replace(
@@ -304,49 +303,6 @@ def _known(gates: Sequence[str] | None) -> tuple[str, ...] | None:
         if g not in catalog.IDS:
             raise ValueError(f"unknown gate {given!r}; the gates are {', '.join(catalog.IDS)}")
     return wanted
-
-
-def _run_gate(identifier: str, trial: Trial) -> GateResult:
-    start = time.perf_counter()
-    gate: Callable[[Trial], GateResult] = GATES[identifier]
-    channel = str(catalog.contract(identifier).channel)
-    trial.rebuild()
-    try:
-        result = gate(trial)
-    except NotApplicable as e:
-        result = not_applicable(identifier, e.reason, e.detail)
-    except CandidateStopped as e:
-        result = GateResult(identifier, GateStatus.ERROR, channel, whose=e.blame, detail=f"{e.status}: {e}")
-    except (ReferenceFailed, ProblemError) as e:
-        result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.REFERENCE, detail=str(e))
-        if fairness.reference_raises(e):
-            result = not_applicable(identifier, Reason.REFERENCE_RAISES, str(e))
-    except SkipCase as e:
-        result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.REFERENCE, detail=str(e))
-    except (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError) as e:
-        detail = f"{type(e).__name__}: {e}".splitlines()[0]
-        result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.HARNESS, detail=detail)
-    return replace(result, elapsed=time.perf_counter() - start)
-
-
-def _without_cascade(results: list[GateResult]) -> list[GateResult]:
-    """Fairness rule 31: what only other sizes bring about is CMP-03's finding, not every gate's that tries
-    other sizes too."""
-    failed = [r for r in results if r.status is GateStatus.FAIL]
-    elsewhere = {r.gate for r in failed if all(_at_other_sizes(f) for f in r.findings)}
-    at_base = {r.gate for r in failed} - elsewhere
-    passed = {r.gate for r in results if r.status is GateStatus.PASS}
-    if not blame.tile_boundary_only(elsewhere, at_base, passed):
-        return results
-    why = "it fails at other sizes only, where CMP-03 says that no value agrees"
-    return [
-        not_applicable(r.gate, Reason.EARLIER_FAILURE, why) if r.gate in elsewhere - {"CMP-03"} else r
-        for r in results
-    ]
-
-
-def _at_other_sizes(f: Finding) -> bool:
-    return f.case.startswith("shape:") or "sizes" in f.extra
 
 
 def _summary(verdict: Verdict) -> str:
