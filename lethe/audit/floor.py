@@ -7,8 +7,8 @@ least one of five channels speaks against it:
 * ``ORD-02``: repeated calls differ in a byte, or an input was overwritten;
 * ``aliasing``: an output shares memory that the reference's does not share;
 * ``crash``: the kernel killed its process;
-* ``pre_gate``: on the reference's own inputs it raised, or returned another structure,
-  shape or type.
+* ``pre_gate``: on the reference's own inputs, at the sizes that its problem is written for,
+  it raised, or returned another structure, shape or type.
 
 Not in it: anything with a tolerance; refusals of other shapes (CMP-03); subnormals
 (EXC-02); integrity probes; non-finite differences that a legal reassociation
@@ -58,8 +58,12 @@ VARIANTS: dict[str, tuple[tuple[str, ...], bool]] = {
 """Name -> (channels, whether the sub-label IEEE maxNum semantics counts)."""
 
 
-def channels(status: str, findings: Iterable[Found], integrity: Iterable[Found]) -> dict[str, str]:
+def channels(
+    status: str, findings: Iterable[Found], integrity: Iterable[Found], substituted: bool = False
+) -> dict[str, str]:
     """Which channels speak against a row, each with how: ``""`` or ``"maxnum"``.
+
+    `substituted`: the row was judged at other sizes than those of its problem.
 
     ``channels(...)["EXC-01"] == "maxnum"`` means that every EXC-01 finding carries the
     sub-label IEEE maxNum semantics, so that the row leaves the floor without it.
@@ -67,7 +71,7 @@ def channels(status: str, findings: Iterable[Found], integrity: Iterable[Found])
     spoken: dict[str, str] = {}
     if status == CRASH:
         spoken["crash"] = ""
-    elif status in PRE_GATE:
+    elif status in PRE_GATE and not substituted:
         spoken["pre_gate"] = ""
     for f in findings:
         if f["channel"] != "T":
@@ -76,7 +80,8 @@ def channels(status: str, findings: Iterable[Found], integrity: Iterable[Found])
         if mechanism == CRASH:
             spoken["crash"] = ""
         elif gate == "CMP-01" and mechanism in STRUCTURE:
-            spoken["pre_gate"] = ""
+            if not substituted:
+                spoken["pre_gate"] = ""
         elif gate == "EXC-01" and mechanism in MASKS and not extra.get("reassociation"):
             maxnum = "maxnum" if extra.get("maxnum") else ""
             spoken["EXC-01"] = maxnum if spoken.get("EXC-01", maxnum) == "maxnum" else ""

@@ -133,7 +133,7 @@ def _row(line: lines.Line) -> dict[str, Any]:
         "reasons": {n: g.get("reason") for n, g in gates.items() if g["status"] == "not_applicable"},
         "findings": findings,
         "integrity": verdict["integrity"],
-        "channels": channels(status, findings, verdict["integrity"]),
+        "channels": channels(status, findings, verdict["integrity"], bool(verdict.get("sizes"))),
         "counterexample": timing.get("counterexample"),
         "wall": timing.get("wall"),
     }

@@ -344,6 +344,11 @@ def _rules() -> dict[int, Rule]:
         ("a failure of the harness is never the candidate's", blame.harness_fault, "sheet"),
         ("exp(x) - 1 and tanh-form approximations are tolerance", approximation_explains, "trial"),
         ("a configuration that an autotuner passes over is not charged", blame.passed_over, "integrity"),
+        (
+            "what fails at sizes that the judge chose, and not as written, is CMP-03 alone",
+            blame.sizes_explain,
+            "venue",
+        ),
     ]
     return {
         n: Rule(

@@ -66,6 +66,8 @@ class Trial:
         """The most configurations that an autotuned kernel chose from (`RunReport.choices`)."""
         self.cases: dict[str, Case] = {}
         """Cases that were run, by id, for the counterexample."""
+        self.failed_elsewhere: tuple[Sizes, frozenset[str]] | None = None
+        """Sizes that the judge chose, and CMP-01's draws that failed there: CMP-03's business (`venue`)."""
         self._started = time.monotonic()
 
     def close(self) -> None:
@@ -211,6 +213,7 @@ class Trial:
         """The same trial with a process of its own, for confirming a finding."""
         other = Trial(self.docket, self.candidate, self._server, self.settings, self._cache_dir)
         other.weights, other.cases = self.weights, self.cases
+        other.failed_elsewhere = self.failed_elsewhere
         return other
 
     @property

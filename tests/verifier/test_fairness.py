@@ -34,8 +34,8 @@ def judged(function, inputs, **parts):
 
 
 def test_the_table_is_complete():
-    assert sorted(RULES) == list(range(1, 40))
-    assert len({r.name for r in RULES.values()}) == 39
+    assert sorted(RULES) == list(range(1, 41))
+    assert len({r.name for r in RULES.values()}) == 40
     assert all(
         (callable(r.predicate) and r.statement and find_spec(r.where)) or r.where == "lethe.evidence"
         for r in RULES.values()
@@ -350,3 +350,10 @@ def test_rule_39_passes_over_what_stops_but_not_what_ends_the_process() -> None:
     passed_over = RULES[39].predicate
     assert passed_over(Status.COMPILE_FAILED) and passed_over(Status.RUN_FAILED)
     assert passed_over(Status.TIMED_OUT) and not passed_over(Status.CRASHED)
+
+
+def test_rule_40_asks_whether_the_sizes_explain_a_failure() -> None:
+    explain = RULES[40].predicate
+    assert explain({"normal:0", "sorted"}, {"sorted"}), "one draw is right as written"
+    assert not explain({"normal:0"}, {"normal:0"}) and not explain({"normal:0"}, {"normal:0", "zeros"})
+    assert explain({"normal:0"}, None), "nobody knows"

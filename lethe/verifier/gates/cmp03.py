@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from lethe.verifier import fairness, inputs, integrity
 from lethe.verifier.blame import is_loud
 from lethe.verifier.docket import Case, Docket
+from lethe.verifier.gates import cmp01
 from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import ProblemError
 from lethe.verifier.reference import run_apart
@@ -23,7 +24,8 @@ def run(trial: Trial) -> GateResult:
     """Sizes 1, odd, prime and above one tile; strided and offset views of the reference's own inputs."""
     docket, sheet = trial.docket, Sheet("CMP-03")
     cases = docket.shape_cases
-    if not cases:
+    _failed_elsewhere(trial, sheet)
+    if not cases and not sheet.cases:
         raise NotApplicable(Reason.NO_FREE_DIMENSION, "no size can be varied without breaking the reference")
     for shape in cases:
         for kind in ("normal", shape.also) if shape.also else ("normal",):
@@ -43,6 +45,24 @@ def run(trial: Trial) -> GateResult:
         else:
             _one(trial, sheet, case)
     return sheet.result()
+
+
+def _failed_elsewhere(trial: Trial, sheet: Sheet) -> None:
+    """The draws that failed at sizes which the judge chose, where those are not what the candidate is judged
+    at (fairness rule 40)."""
+    if trial.failed_elsewhere is None:
+        return
+    sizes, labels = trial.failed_elsewhere
+    text = ",".join(f"{name}={v}" for name, v in sizes.items())
+    for label, draw in cmp01.draws(trial, sizes):
+        if label in labels:
+            name = f"shape:{text}:{label}"
+            try:
+                case = replace(draw(), id=name)
+            except (SkipCase, ProblemError) as e:
+                sheet.skip(name, str(e))
+                continue
+            _one(trial, sheet, case)
 
 
 def _refusal(docket: Docket, case: Case) -> str:

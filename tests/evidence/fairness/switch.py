@@ -73,6 +73,7 @@ OFF: dict[int, Callable[..., Any]] = {
     37: never,
     38: never,
     39: never,
+    40: never,
 }
 """What a harness without the rule does in its place."""
 
