@@ -7,8 +7,8 @@ least one of five channels speaks against it:
 * ``ORD-02``: repeated calls differ in a byte, or an input was overwritten;
 * ``aliasing``: an output shares memory that the reference's does not share;
 * ``crash``: the kernel killed its process;
-* ``pre_gate``: on the reference's own inputs it raised, or returned another structure,
-  shape or type.
+* ``pre_gate``: on the reference's own inputs, at the sizes that its problem is written for,
+  it raised, or returned another structure, shape or type.
 
 Not in it: anything with a tolerance; refusals of other shapes (CMP-03); subnormals
 (EXC-02); integrity probes; gradients that do not arrive (CMP-02); devices, dtypes and
@@ -64,8 +64,12 @@ VARIANTS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
 """Name -> (channels, sub-labels that do not count)."""
 
 
-def channels(status: str, findings: Iterable[Found], integrity: Iterable[Found]) -> dict[str, str]:
+def channels(
+    status: str, findings: Iterable[Found], integrity: Iterable[Found], substituted: bool = False
+) -> dict[str, str]:
     """Which channels speak against a row, each with how: ``""`` or the sub-label of `LABELS`.
+
+    `substituted`: the row was judged at other sizes than those of its problem.
 
     ``channels(...)["EXC-01"] == "maxnum"`` means that every EXC-01 finding carries the
     sub-label IEEE maxNum semantics, so that the row leaves the floor without it.
@@ -73,7 +77,7 @@ def channels(status: str, findings: Iterable[Found], integrity: Iterable[Found])
     spoken: dict[str, str] = {}
     if status == CRASH:
         spoken["crash"] = ""
-    elif status in PRE_GATE:
+    elif status in PRE_GATE and not substituted:
         spoken["pre_gate"] = ""
     for f in findings:
         if f["channel"] != "T":
@@ -82,7 +86,8 @@ def channels(status: str, findings: Iterable[Found], integrity: Iterable[Found])
         if mechanism == CRASH:
             spoken["crash"] = ""
         elif gate == "CMP-01" and mechanism in STRUCTURE:
-            spoken["pre_gate"] = ""
+            if not substituted:
+                spoken["pre_gate"] = ""
         elif gate == "EXC-01" and mechanism in MASKS and not extra.get("reassociation"):
             _speak(spoken, "EXC-01", extra)
         elif gate == "CMP-02" and mechanism == "missing_gradient":

@@ -136,7 +136,7 @@ def _row(line: lines.Line) -> dict[str, Any]:
         "findings": findings,
         "reassociated": _reassociated(gates),
         "integrity": verdict["integrity"],
-        "channels": channels(status, findings, verdict["integrity"]),
+        "channels": channels(status, findings, verdict["integrity"], bool(verdict.get("sizes"))),
         "counterexample": timing.get("counterexample"),
         "wall": timing.get("wall"),
     }

@@ -175,8 +175,11 @@ def _broadcasts(axis: Axis, prober: Prober, base: dict[str, int], facts: Facts) 
 
     A dimension of 1 is legal at other values by broadcasting alone, which a kernel for the sizes as written
     need not do (fairness rule 19): ``torch.randn(k, 1)`` is a column, and one of two inputs written alike
-    that grows alone makes them two different things. A batch of 1 grows in all of them.
+    that grows alone makes them two different things. A batch of 1 grows in all of them. One that moves
+    parameters only, as in a bias of shape ``(channels, 1, 1)``, makes rows that no input has.
     """
+    if not axis.moves:
+        return "written as 1, it moves no input dimension"
     if any("#" in name for name in axis.names):
         return "a 1 inside an expression is part of the form"
     there = prober.shapes({**base, **dict.fromkeys(axis.names, axis.value + axis.step)}).inputs

@@ -114,3 +114,13 @@ def harness_fault(status: Status) -> bool:
     """Rule 37: an end that is neither the candidate's own doing nor the executor's is the judge's, and is
     never charged."""
     return status in HARNESS
+
+
+def sizes_explain(failed: Collection[str], as_written: Collection[str] | None) -> bool:
+    """Rule 40: some draw that fails at sizes which the judge chose does not fail at those written, so that
+    the sizes explain it; or it cannot be tried there, and nobody knows.
+
+    failed: draws that fail at the sizes chosen; as_written: those that fail as written too, None where the
+    written sizes are beyond the budget.
+    """
+    return as_written is None or bool(set(failed) - set(as_written))

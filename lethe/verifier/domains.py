@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from lethe.verifier.problem import Instance, ProblemError
-from lethe.verifier.reference import run_reference
+from lethe.verifier.reference import run_apart
 from lethe.verifier.structure import flatten, unflatten
 
 DRAWS = 3
@@ -272,7 +272,7 @@ def _signed_is_finite(instance: Instance, tensors: list[Tensor], skeleton: Any, 
     changed = [*tensors[:i], torch.where(flips, -x, x), *tensors[i + 1 :]]
     try:
         before, after = (
-            [bool(t.isfinite().all()) for t in flatten(run_reference(instance, unflatten(ts, skeleton)))[0]]
+            [bool(t.isfinite().all()) for t in flatten(run_apart(instance, unflatten(ts, skeleton)))[0]]
             for ts in (tensors, changed)
         )
     except ProblemError:

@@ -341,7 +341,7 @@ def _rules() -> dict[int, Rule]:
             "tolerance",
         ),
         ("structural zeros are not charged with 0 times infinity", structural_zero, "gates.exc01"),
-        ("what only the tile boundary explains is CMP-03 alone", blame.tile_boundary_only, "judge"),
+        ("what only the tile boundary explains is CMP-03 alone", blame.tile_boundary_only, "cascade"),
         ("an executor's own failure is an error of the executor", blame.executor_fault, "sheet"),
         (
             "zero patterns, symmetry and structure of the inputs are kept in every draw",
@@ -390,6 +390,11 @@ def _rules() -> dict[int, Rule]:
             "gradient values are not charged where the forward values are wrong already",
             gradient_chargeable,
             "gates.cmp02",
+        ),
+        (
+            "what fails at sizes that the judge chose, and not as written, is CMP-03 alone",
+            blame.sizes_explain,
+            "venue",
         ),
     ]
     return {

@@ -23,7 +23,7 @@ from lethe.verifier.placement import (
     place_subnormals,
 )
 from lethe.verifier.problem import Instance, ProblemError
-from lethe.verifier.reference import run_reference
+from lethe.verifier.reference import run_apart
 from lethe.verifier.structure import flatten, unflatten
 
 __all__ = [
@@ -356,7 +356,7 @@ def _stays_finite(instance: Instance, inputs: list[Any], own: list[Any]) -> bool
 
 def _finite(instance: Instance, inputs: list[Any]) -> bool:
     try:
-        outputs, _ = flatten(run_reference(instance, inputs))
+        outputs, _ = flatten(run_apart(instance, inputs))
     except ProblemError:
         return False
     return all(bool(t.isfinite().all()) for t in outputs if t.is_floating_point())

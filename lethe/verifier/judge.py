@@ -11,18 +11,20 @@ import platform
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from lethe.verifier import blame, catalog, fairness, formats, integrity, semantics
+from lethe.verifier import blame, catalog, formats, integrity, semantics
+from lethe.verifier.cascade import without_cascade
 from lethe.verifier.counterexample import write_counterexamples
 from lethe.verifier.docket import Docket
-from lethe.verifier.gates import GATES
+from lethe.verifier.gating import run_gate
 from lethe.verifier.limits import one_thread
 from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import (
@@ -38,13 +40,12 @@ from lethe.verifier.problem import (
 )
 from lethe.verifier.server import SuspectServer
 from lethe.verifier.settings import Budget, Settings, choose_executor, usual_budget
-from lethe.verifier.sheet import CandidateStopped, NotApplicable, SkipCase, not_applicable
+from lethe.verifier.sheet import CandidateStopped, Sheet, SkipCase, not_applicable
 from lethe.verifier.textfile import writable_folder
 from lethe.verifier.trial import Trial
+from lethe.verifier.venue import StoppedAsWritten, Venue, find_venue, without_kernel
 from lethe.verifier.verdict import (
-    CANDIDATE_FAULTS,
     Blame,
-    Finding,
     GateResult,
     GateStatus,
     Reason,
@@ -57,12 +58,6 @@ DOCKETS_KEPT = 2
 
 KEPT_DEVICE_BYTES = 2 << 30
 """GPU memory that a judge holds back between verdicts for its own reuse; others share the device."""
-
-REFUSALS = frozenset({Status.RUN_FAILED, Status.BUILD_FAILED, Status.COMPILE_FAILED})
-"""Ends by which a candidate may refuse the sizes at hand, as opposed to not working at all."""
-
-LIMITS = frozenset({Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.RESOURCE_LIMIT})
-"""Ends that at a problem's own sizes, which may be far above the budget, say nothing of the candidate."""
 
 
 class Judge:
@@ -154,10 +149,12 @@ class Judge:
         prepared = time.perf_counter()
         trial = Trial(docket, candidate, self._server, settings, self.cache_of(candidate))
         try:
-            trial = self._at_home(trial)
-            verdict = self._judge(blank, trial.docket, trial)
+            venue = find_venue(trial, partial(self._as_written, trial))
+            trial, docket = venue.trial, venue.trial.docket
+            verdict = self._judge(blank, venue)
         except CandidateStopped as e:
-            verdict = replace(blank, sizes=docket.base, status=e.status, message=e.message)
+            sizes = {} if isinstance(e, StoppedAsWritten) else docket.base
+            verdict = replace(blank, sizes=sizes, status=e.status, message=e.message)
         finally:
             trial.close()
             _release_device(executor)
@@ -168,52 +165,27 @@ class Judge:
             elapsed={"reference": prepared - start, "candidate": done - prepared, "total": done - start},
         )
 
-    def _at_home(self, trial: Trial) -> Trial:
-        """A trial at sizes that the candidate accepts: those at hand, else the problem's own.
+    def _as_written(self, trial: Trial) -> Trial:
+        """The same candidate before the same problem at its own sizes, in a process of its own."""
+        docket = self._docket(trial.docket.problem, trial.settings, as_written=True)
+        return Trial(docket, trial.candidate, self._server, trial.settings, self.cache_of(trial.candidate))
 
-        The sizes at hand may be the judge's choice, to save time and memory. A candidate that refuses them is
-        judged at those written, where the refusal is CMP-03's business alone (fairness rule 37).
-        Raises CandidateStopped where it runs at neither, or where it cannot be judged as written.
-        """
-        docket = trial.docket
-        try:
-            trial.run(docket.case("normal", trial.settings.seed))
-            return trial
-        except CandidateStopped as e:
-            if e.status not in REFUSALS or not docket.base:
-                raise
-            refusal = f"at the sizes chosen for judging: {e}"
-        trial.close()
-        try:
-            written = self._docket(docket.problem, trial.settings, as_written=True)
-            again = Trial(
-                written, trial.candidate, self._server, trial.settings, self.cache_of(trial.candidate)
-            )
-            try:
-                again.run(written.case("normal", trial.settings.seed))
-            except CandidateStopped:
-                again.close()
-                raise
-        except (ProblemError, ReferenceFailed, SkipCase) as e:
-            raise CandidateStopped(Status.NOT_AUDITABLE, f"{refusal}; and {e}") from None
-        except CandidateStopped as e:
-            if e.status in CANDIDATE_FAULTS - LIMITS:
-                raise
-            raise CandidateStopped(Status.NOT_AUDITABLE, f"{refusal}; as written, {e}") from None
-        return again
-
-    def _judge(self, blank: Verdict, docket: Docket, trial: Trial) -> Verdict:
+    def _judge(self, blank: Verdict, venue: Venue) -> Verdict:
+        trial, docket = venue.trial, venue.trial.docket
         case = docket.case("normal", trial.settings.seed)
         first = trial.run(case)[0]
         blank = replace(blank, sizes=docket.base, weights=trial.weights)
-        if trial.settings.executor != "cpu" and trial.candidate.language == "triton" and first.launches == 0:
+        if without_kernel(trial, first):
             return replace(
                 blank,
                 status=Status.NO_CUSTOM_KERNEL,
                 message="the candidate ran, but launched no kernel of its own",
             )
-        results = _without_cascade(self._gates(docket, trial))
-        probed = integrity.probe(trial, case, first, results)
+        results = without_cascade(self._gates(venue))
+        if venue.denied:
+            probed = Sheet("INTEGRITY", skipped={"all": venue.denied})
+        else:
+            probed = integrity.probe(trial, case, first, results)
         verdict = replace(
             blank,
             status=Status.JUDGED,
@@ -227,38 +199,46 @@ class Judge:
             verdict = replace(verdict, counterexample=str(path) if path else None, counterexamples=told)
         return verdict
 
-    def _gates(self, docket: Docket, trial: Trial) -> list[GateResult]:
+    def _gates(self, venue: Venue) -> list[GateResult]:
         """All gates in the catalog's order.
 
         RES-02 goes first on a GPU, where it reads what the second process loaded before that process is asked
         anything else; elsewhere it compiles in a process of its own, beside the others.
         """
+        trial = venue.trial
         wanted = [g for g in catalog.IDS if trial.settings.gates is None or g in trial.settings.gates]
-        why = docket.undecidable
+        why = trial.docket.undecidable
         if why is not None:
             return [not_applicable(g, *why) for g in wanted]
+        if venue.denied:
+            return [
+                self._confirmed(g, trial) if g == "CMP-03" else not_applicable(g, Reason.BUDGET, venue.denied)
+                for g in wanted
+            ]
+        known = {"CMP-01": venue.cmp01}
         if trial.settings.executor == "cuda":
-            by_id = {g: self._confirmed(g, trial) for g in sorted(wanted, key=lambda g: g != "RES-02")}
+            ordered = sorted(wanted, key=lambda g: g != "RES-02")
+            by_id = {g: self._confirmed(g, trial, known.get(g)) for g in ordered}
             return [by_id[g] for g in wanted]
         apart = trial.fresh()
         try:
             with ThreadPoolExecutor(1) as pool:
                 compiled = pool.submit(self._confirmed, "RES-02", apart) if "RES-02" in wanted else None
-                results = [self._confirmed(g, trial) for g in wanted if g != "RES-02"]
+                results = [self._confirmed(g, trial, known.get(g)) for g in wanted if g != "RES-02"]
                 return results + ([compiled.result()] if compiled is not None else [])
         finally:
             apart.close()
 
-    def _confirmed(self, identifier: str, trial: Trial) -> GateResult:
-        """Run a gate; a failure must show again in the other process (fairness rule 26).
+    def _confirmed(self, identifier: str, trial: Trial, known: GateResult | None = None) -> GateResult:
+        """Run a gate, unless its result is known; a failure must show again in the other process (rule 26).
 
         One other process confirms every gate: a CUDA context is made and ended one after the other on a
         device, and with many judges on it that is what they wait for.
         """
-        result = _run_gate(identifier, trial)
+        result = known or run_gate(identifier, trial)
         if result.status is not GateStatus.FAIL:
             return result
-        again = _run_gate(identifier, trial.second)
+        again = run_gate(identifier, trial.second)
         if blame.is_reproduced([True, again.status is GateStatus.FAIL]):
             return result
         return replace(
@@ -304,49 +284,6 @@ def _known(gates: Sequence[str] | None) -> tuple[str, ...] | None:
         if g not in catalog.IDS:
             raise ValueError(f"unknown gate {given!r}; the gates are {', '.join(catalog.IDS)}")
     return wanted
-
-
-def _run_gate(identifier: str, trial: Trial) -> GateResult:
-    start = time.perf_counter()
-    gate: Callable[[Trial], GateResult] = GATES[identifier]
-    channel = str(catalog.contract(identifier).channel)
-    trial.rebuild()
-    try:
-        result = gate(trial)
-    except NotApplicable as e:
-        result = not_applicable(identifier, e.reason, e.detail)
-    except CandidateStopped as e:
-        result = GateResult(identifier, GateStatus.ERROR, channel, whose=e.blame, detail=f"{e.status}: {e}")
-    except (ReferenceFailed, ProblemError) as e:
-        result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.REFERENCE, detail=str(e))
-        if fairness.reference_raises(e):
-            result = not_applicable(identifier, Reason.REFERENCE_RAISES, str(e))
-    except SkipCase as e:
-        result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.REFERENCE, detail=str(e))
-    except (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError) as e:
-        detail = f"{type(e).__name__}: {e}".splitlines()[0]
-        result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.HARNESS, detail=detail)
-    return replace(result, elapsed=time.perf_counter() - start)
-
-
-def _without_cascade(results: list[GateResult]) -> list[GateResult]:
-    """Fairness rule 31: what only other sizes bring about is CMP-03's finding, not every gate's that tries
-    other sizes too."""
-    failed = [r for r in results if r.status is GateStatus.FAIL]
-    elsewhere = {r.gate for r in failed if all(_at_other_sizes(f) for f in r.findings)}
-    at_base = {r.gate for r in failed} - elsewhere
-    passed = {r.gate for r in results if r.status is GateStatus.PASS}
-    if not blame.tile_boundary_only(elsewhere, at_base, passed):
-        return results
-    why = "it fails at other sizes only, where CMP-03 says that no value agrees"
-    return [
-        not_applicable(r.gate, Reason.EARLIER_FAILURE, why) if r.gate in elsewhere - {"CMP-03"} else r
-        for r in results
-    ]
-
-
-def _at_other_sizes(f: Finding) -> bool:
-    return f.case.startswith("shape:") or "sizes" in f.extra
 
 
 def _summary(verdict: Verdict) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import linecache
 import random
 import sys
@@ -9,6 +10,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -203,3 +205,24 @@ def run_reference(instance: Instance, inputs: list[Any]) -> Any:
         raise
     except Exception as e:
         raise _sentence(instance.problem, "the reference raised", e) from None
+
+
+def run_apart(instance: Instance, inputs: list[Any]) -> Any:
+    """`run_reference` on a copy of the module and of the inputs, both of which a forward pass may write.
+
+    State that is no parameter (a plain tensor attribute, a counter) moves with every call, and whatever is
+    asked of the reference later must start from where a fresh one does. Raises ProblemError.
+    """
+    try:
+        module = copy.deepcopy(instance.module)
+    except Exception as e:
+        raise _sentence(instance.problem, "copying Model raised", e) from None
+    return run_reference(replace(instance, module=module), map_tensors(inputs, placed_alike))
+
+
+def placed_alike(t: Tensor) -> Tensor:
+    """A copy of `t` in a storage of its own, with the same strides and offset."""
+    if t.is_conj() or t.is_neg():
+        return t.clone()
+    storage = t.detach().untyped_storage().clone()
+    return t.new_empty(0).set_(storage, t.storage_offset(), t.shape, t.stride())

@@ -25,7 +25,8 @@ class Budget:
     reference_bytes: int = 64 << 20
     """A problem whose tensors take more is shrunk."""
     written_bytes: int = 512 << 20
-    """A candidate that refuses the shrunk sizes is judged at those written, if the tensors take no more."""
+    """A candidate that refuses the shrunk sizes, or fails there only, is judged at those written, if the
+    tensors take no more."""
     prepare_seconds: float = 120.0
     """A reference that has not run once by then, at any size tried, is refused."""
     reference_cost: int = 1 << 20

@@ -70,6 +70,8 @@ class Trial:
         """Cases that were run, by id, for the counterexample."""
         self.twins: dict[str, Any] = {}
         """What gates learned from rewritten copies of the candidate (`rewritten`), under names of theirs."""
+        self.failed_elsewhere: tuple[Sizes, frozenset[str]] | None = None
+        """Sizes that the judge chose, and CMP-01's draws that failed there: CMP-03's business (`venue`)."""
         self._started = time.monotonic()
 
     def close(self) -> None:
@@ -237,6 +239,7 @@ class Trial:
         """The same trial with a process of its own, for confirming a finding."""
         other = Trial(self.docket, self.candidate, self._server, self.settings, self._cache_dir)
         other.weights, other.cases, other.twins = self.weights, self.cases, self.twins
+        other.failed_elsewhere = self.failed_elsewhere
         return other
 
     def rewritten(self, source: str) -> Trial:

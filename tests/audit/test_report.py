@@ -205,6 +205,25 @@ def test_channel_of_a_finding(gate: str, mechanism: str, channel: str | None) ->
     assert set(spoken) == ({channel} if channel else set())
 
 
+def test_no_row_is_pre_gate_at_sizes_that_are_not_its_problems() -> None:
+    found = [
+        {"gate": "CMP-01", "mechanism": "shape", "channel": "T"},
+        {"gate": "EXC-01", "mechanism": "minted", "channel": "T"},
+    ]
+    assert set(channels("judged", found, [])) == {"pre_gate", "EXC-01"}
+    assert set(channels("judged", found, [], substituted=True)) == {"EXC-01"}
+    assert channels("run_failed", [], []) == {"pre_gate": ""}
+    assert channels("run_failed", [], [], substituted=True) == {}
+
+
+@pytest.mark.parametrize(("sizes", "floor"), [({}, {"pre_gate"}), ({"width": 17}, set())])
+def test_a_row_is_read_with_the_sizes_it_was_judged_at(sizes: dict[str, int], floor: set[str]) -> None:
+    gates = (fail("CMP-01", found("shape")),)
+    verdict = Verdict("p", "k", "derived", Status.JUDGED, "", gates, sizes=sizes)
+    row = report.frame([lines.make(fakes.row("k"), verdict, {}, 1.5)]).iloc[0]
+    assert set(row["channels"]) == floor
+
+
 def test_a_band_finding_is_never_in_the_floor() -> None:
     for gate in ("CMP-01", "EXC-01", "ORD-02", "CMP-03"):
         assert channels("judged", [{"gate": gate, "mechanism": "value", "channel": "B"}], []) == {}

@@ -101,15 +101,26 @@ def test_honest_norm_passes_with_other_weights(judge):
     assert v.clean and "varied_weights" not in v.gate("CMP-01").skipped
 
 
+ONE_PASS = (
+    "m = x.mean(-1, keepdim=True)\nv = (x * x).mean(-1, keepdim=True) - m * m\n"
+    "return (x - m) * torch.rsqrt(v + self.norm.eps) * self.norm.weight + self.norm.bias"
+)
+
+
 def test_one_pass_variance_is_found_on_shifted_inputs(judge):
-    body = (
-        "m = x.mean(-1, keepdim=True)\nv = (x * x).mean(-1, keepdim=True) - m * m\n"
-        "return (x - m) * torch.rsqrt(v + self.norm.eps) * self.norm.weight + self.norm.bias"
-    )
-    v = verdict(judge, NORM, norm_candidate(body), ["PRC-02"])
+    v = verdict(judge, NORM, norm_candidate(ONE_PASS), ["PRC-02"])
     assert {f.mechanism for f in v.gate("PRC-02").findings} == {"one_pass"}
     # at 96 terms every sum of squares is exact, whatever the vector unit; at 4097 its order decides
     assert {f.case for f in v.gate("PRC-02").findings} == {"shifted:N=96"}
+
+
+def test_a_difference_of_squares_that_shows_at_other_sizes_names_them(judge):
+    """Else a replay and fairness rule 31 take the finding for one at the problem's own sizes."""
+    v = verdict(judge, NORM.replace("width = 96", "width = 4000"), norm_candidate(ONE_PASS), ["PRC-02"])
+    assert {f.mechanism for f in v.gate("PRC-02").findings} == {"one_pass"}
+    for f in v.gate("PRC-02").findings:
+        assert f.case == "shifted:N=4000" or f.extra["sizes"]["width"] == int(f.case.split("=")[1])
+    assert {f.case for f in v.gate("PRC-02").findings} != {"shifted:N=4000"}
 
 
 def test_a_result_that_is_not_finite_is_no_accurate_one(judge):
@@ -338,3 +349,15 @@ def test_where_no_choice_of_an_autotuner_fits_the_kernel_is_charged(monkeypatch,
     monkeypatch.setattr(resources, "compile_only", compiled)
     # the second is a namesake, or a launch past the autotuner: it has no choice
     assert [row["one_of"] for row in resources.resources("sm_90")] == [one_of, 1]
+
+
+@pytest.mark.parametrize("first", ["x.view(-1)", "x.reshape(-1)"])
+def test_a_layout_that_the_reference_refuses_is_not_asked_of_the_candidate(judge, first):
+    """``view`` takes no other strides. A reference with ``reshape`` does, so that refusing is charged."""
+    reference = f"return (2 * {first}).reshape(x.shape)"
+    v = plain(judge, reference, "return (2 * x.view(-1)).view(x.shape)", ["CMP-01", "CMP-03"])
+    layouts = {"layout:transposed", "layout:padded"}
+    if "view" in first:
+        assert v.clean and layouts <= set(v.gate("CMP-03").skipped)
+    else:
+        assert {f.case for f in v.gate("CMP-03").findings} == layouts

@@ -34,8 +34,8 @@ def judged(function, inputs, **parts):
 
 
 def test_the_table_is_complete():
-    assert sorted(RULES) == list(range(1, 45))
-    assert len({r.name for r in RULES.values()}) == 44
+    assert sorted(RULES) == list(range(1, 46))
+    assert len({r.name for r in RULES.values()}) == 45
     assert all(
         (callable(r.predicate) and r.statement and find_spec(r.where)) or r.where == "lethe.evidence"
         for r in RULES.values()
@@ -380,3 +380,10 @@ def test_43_what_no_order_of_summation_brings_about():
 def test_44_a_gradient_behind_values_that_are_wrong():
     assert RULES[44].predicate([])
     assert not RULES[44].predicate([Finding("gradient:0", "B", "value", "")])
+
+
+def test_rule_45_asks_whether_the_sizes_explain_a_failure() -> None:
+    explain = RULES[45].predicate
+    assert explain({"normal:0", "sorted"}, {"sorted"}), "one draw is right as written"
+    assert not explain({"normal:0"}, {"normal:0"}) and not explain({"normal:0"}, {"normal:0", "zeros"})
+    assert explain({"normal:0"}, None), "nobody knows"

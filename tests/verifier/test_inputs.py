@@ -13,7 +13,7 @@ from lethe.verifier.domains import Domain
 from lethe.verifier.inputs import IllegalDraw, describe, draw, integer_state
 from lethe.verifier.placement import PLACEMENTS
 from lethe.verifier.problem import Instance, ProblemError, instantiate, load_problem
-from lethe.verifier.reference import run_reference
+from lethe.verifier.reference import placed_alike, run_reference
 from tests.verifier.problem_sources import LINEAR, rows
 
 
@@ -324,3 +324,63 @@ def test_layouts_of_one_input_alone() -> None:
     for _, (x, y) in inputs.layouts(own, which=1):
         assert x is own[0] and y is not own[1]
     assert [name for name, _ in inputs.layouts([torch.randn(7)])] == ["sliced", "offset"]
+
+
+STATEFUL = """
+import torch
+import torch.nn as nn
+
+rows = 4
+width = 6
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = torch.randn(rows, width)
+        self.register_buffer("calls", torch.zeros(()))
+        self.count = 0
+
+    def forward(self, x):
+        self.hidden = torch.tanh(self.hidden + x)
+        self.calls += 1
+        self.count += 1
+        return self.hidden
+
+
+def get_inputs():
+    return [torch.rand(rows, width)]
+"""
+
+
+def test_drawing_leaves_the_reference_as_it_was_built() -> None:
+    """A hidden state that is a plain attribute moves with every call: the truth of one draw would start where
+    another draw left it, and the candidate is built anew."""
+    instance = instantiate(load_problem(STATEFUL))
+    fresh = instantiate(load_problem(STATEFUL)).module
+    for kind in inputs.KINDS:
+        try:
+            draw(instance, kind, 5)
+        except IllegalDraw:
+            continue
+    assert torch.equal(instance.module.hidden, fresh.hidden)
+    assert float(instance.module.calls) == 0 and instance.module.count == 0
+
+
+def test_asking_for_the_domain_leaves_the_reference_as_it_was_built() -> None:
+    instance = instantiate(load_problem(STATEFUL))
+    assert describe(instance)[0].sign == "any", "signs were tried on the reference"
+    assert instance.module.count == 0
+
+
+def test_drawn_inputs_are_not_written_by_a_reference_that_works_in_place() -> None:
+    drawn = draw(instance_of("torch.randn(rows, width)", "x.mul_(0)"), "large", 5)[0]
+    assert float(drawn.abs().max()) > 0
+
+
+@pytest.mark.parametrize("view", [lambda t: t.mT, lambda t: t[..., ::2], lambda t: t[1:, 2:]])
+def test_a_copy_keeps_the_layout(view) -> None:
+    t = view(torch.randn(4, 6))
+    copy = placed_alike(t)
+    assert torch.equal(copy, t) and copy.stride() == t.stride()
+    assert copy.storage_offset() == t.storage_offset() and copy.data_ptr() != t.data_ptr()

@@ -157,6 +157,37 @@ def test_a_batch_of_one_may_grow() -> None:
     assert roles(model_of(source.replace("rows = 16", "rows = 1")))["rows"] == "batch"
 
 
+def test_a_one_in_the_shape_of_a_bias_is_no_size() -> None:
+    """At other values the sum below runs over rows that only broadcasting makes."""
+    pooled = "x.mean((2, 3), keepdim=True) + self.bias"
+    source = f"""
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, bias_shape):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(bias_shape))
+
+    def forward(self, x):
+        return ({pooled}).logsumexp(1, keepdim=True).sum((2, 3))
+
+batch_size = 6
+channels = 4
+height, width = 8, 8
+bias_shape = (channels, 1, 1)
+
+def get_inputs():
+    return [torch.randn(batch_size, channels, height, width)]
+
+def get_init_inputs():
+    return [bias_shape]
+"""
+    model = model_of(source)
+    assert set(roles(model)) == {"batch_size", "channels", "height", "width"}
+    assert model.fixed["bias_shape[1]"] == "written as 1, it moves no input dimension"
+
+
 def test_a_count_of_inputs_or_layers_is_no_size() -> None:
     source = LINEAR.replace(
         "self.proj = nn.Linear(in_features, out_features)",

@@ -221,4 +221,15 @@ class ModelNew(nn.Module):
         why="its answer is wrong from the first call on; what else stands in it is not why",
         cleared="FAIL CMP-01 shape, EXC-01 shape",
     ),
+    Innocent(
+        rule=45,
+        title="a sum without a tail mask, before a judge who chose a width of his own",
+        problem=kernelbench("x.sum(-1)", VALUES, "rows = 64\nwidth = 1024"),
+        candidate=kernel("x[..., : x.shape[-1] // 64 * 64].sum(-1)"),
+        gates=("CMP-01", "CMP-03"),
+        charged="CMP-01 value",
+        why="at the problem's own width it has no tail: the judge made the problem smaller to save time",
+        cleared="FAIL CMP-03 inexact_integer, CMP-03 value",
+        reference_bytes=1 << 16,
+    ),
 )

@@ -31,6 +31,8 @@ class Innocent:
     """How the verdict reads with the rule: ``"clean"``, or why nothing is concluded."""
     memory_bytes: int | None = None
     """Memory of the suspect, where the default is not the point."""
+    reference_bytes: int | None = None
+    """What the problem's tensors may take before the judge chooses smaller sizes, likewise."""
 
     @property
     def key(self) -> str:

@@ -112,7 +112,8 @@ def _published(trial: Trial, sheet: Sheet, lengths: list[tuple[int, Sizes]]) -> 
     """Profile ``paper``: the same draws under the published bound on values (`tolerance.paper_bound`)."""
 
     def check(case: Case, report: RunReport) -> list[Finding]:
-        return trial.check_value(case, report, sheet)
+        found = trial.check_value(case, report, sheet)
+        return [replace(f, extra=f.extra | _sizes(trial, case.sizes)) for f in found]
 
     for kind in KINDS:
         for length, sizes in lengths:
@@ -167,8 +168,8 @@ def _one_pass(trial: Trial, points: list[tuple[precision.CarryPoint, Sizes]]) ->
     docket = trial.docket
     if not docket.operator.normalises:
         return None
-    levels = [(_one_pass_level(_draw(trial, "shifted", sizes)), p) for p, sizes in points]
-    level, p = max(levels, key=lambda found: found[0] / found[1].wide)
+    levels = [(_one_pass_level(_draw(trial, "shifted", sizes)), p, sizes) for p, sizes in points]
+    level, p, sizes = max(levels, key=lambda found: found[0] / found[1].wide)
     if level < precision.SEPARATION * p.wide:
         return None
     bound = math.sqrt(level * p.wide)
@@ -177,6 +178,7 @@ def _one_pass(trial: Trial, points: list[tuple[precision.CarryPoint, Sizes]]) ->
     return Finding(
         case=f"shifted:N={p.length}",
         seed=trial.settings.seed,
+        extra=_sizes(trial, sizes),
         channel="B",
         mechanism="one_pass",
         metric=p.value,

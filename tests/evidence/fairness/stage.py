@@ -36,7 +36,8 @@ def play(case: Innocent | Situation, server: SuspectServer, folder: Path) -> str
 
 def judged(case: Innocent, server: SuspectServer) -> Verdict:
     """The verdict of a judge that has not seen the problem before."""
-    budget = Budget() if case.memory_bytes is None else Budget(memory_bytes=case.memory_bytes)
+    limits = {name: getattr(case, name) for name in ("memory_bytes", "reference_bytes")}
+    budget = Budget(**{name: limit for name, limit in limits.items() if limit is not None})
     judge = Judge(device="cpu", quick=True, budget=budget, server=server)
     try:
         candidate = load_candidate(case.candidate, name=case.key)

@@ -78,6 +78,7 @@ OFF: dict[int, Callable[..., Any]] = {
     42: always,
     43: always,
     44: always,
+    45: never,
 }
 """What a harness without the rule does in its place."""
 

@@ -96,6 +96,16 @@ return total.float()"""
     assert "PRC-02 float16_carry" in found and "CMP-01 value" in found
 
 
+def test_an_ignored_layout_does_not_hide_that_other_sizes_are_wrong(judge):
+    """Rule 31: the sum drops the tail at other widths, and reads every layout as if it were the usual one."""
+    problem = kernelbench("x.sum(-1)", VALUES, "rows = 4\nwidth = 32")
+    body = (
+        "whole = x.as_strided(x.shape, (x.shape[1], 1))\nreturn whole[..., : x.shape[-1] // 32 * 32].sum(-1)"
+    )
+    found = judged(judge, problem, kernel(body), "CMP-01", "CMP-03", "PRC-02")
+    assert found == "FAIL CMP-03 nonfinite, CMP-03 value"
+
+
 def test_a_kernel_that_raises_where_its_reference_raises_is_not_charged(judge):
     """Rule 1 was asked after the candidate had been charged with its exception."""
     expression = "torch.linalg.cholesky(x @ x.mT + n * torch.eye(n))"
