@@ -117,7 +117,7 @@ def harness_fault(status: Status) -> bool:
 
 
 def sizes_explain(failed: Collection[str], as_written: Collection[str] | None) -> bool:
-    """Rule 40: some draw that fails at sizes which the judge chose does not fail at those written, so that
+    """Rule 45: some draw that fails at sizes which the judge chose does not fail at those written, so that
     the sizes explain it; or it cannot be tried there, and nobody knows.
 
     failed: draws that fail at the sizes chosen; as_written: those that fail as written too, None where the

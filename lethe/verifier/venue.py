@@ -3,7 +3,7 @@
 To save time and memory the judge may choose smaller sizes than those written. A kernel may hold the written
 ones, or be right only where a tile divides them; that is CMP-03's business, and no other gate's. So one that
 refuses or fails at the sizes chosen is tried as written too, and judged there if it is right there (fairness
-rule 40).
+rule 45).
 """
 
 from __future__ import annotations

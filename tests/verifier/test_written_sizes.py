@@ -1,5 +1,5 @@
 """A candidate that refuses the sizes which the judge chose, or is wrong there only, is judged at those of its
-problem (fairness rule 40)."""
+problem (fairness rule 45)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def run(trial: Trial) -> GateResult:
 
 def _failed_elsewhere(trial: Trial, sheet: Sheet) -> None:
     """The draws that failed at sizes which the judge chose, where those are not what the candidate is judged
-    at (fairness rule 40)."""
+    at (fairness rule 45)."""
     if trial.failed_elsewhere is None:
         return
     sizes, labels = trial.failed_elsewhere
