@@ -123,7 +123,7 @@ CONTRACTS: tuple[Contract, ...] = (
         measurement="NaN, +Inf and -Inf placed first, last, interior, in a whole row and at tile edges",
         violation="swallowed (finite where NaN), minted (NaN where finite), wrong infinity; IEEE maxNum "
         "semantics "
-        "is a sub-label of swallowed",
+        "is a sub-label: gone where the same kernel's maxima keep NaN",
         crosswalk="exceptional values, C-EXC-01",
     ),
     Contract(
