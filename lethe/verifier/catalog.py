@@ -36,7 +36,8 @@ CONTRACTS: tuple[Contract, ...] = (
         scope="operators with a floating input or parameter that requires a gradient, when either the "
         "candidate "
         "or the reference is differentiable",
-        precondition="the reference has a finite gradient at the draw",
+        precondition="the reference has a finite gradient at the draw; for values of gradients, the forward "
+        "values keep their band there",
         postcondition="every input and parameter gradient agrees with the float64 gradient of the reference",
         tolerance="the derived band, with the spread of the gradient computation itself",
         oracle="float64 autograd through the reference",
@@ -66,7 +67,8 @@ CONTRACTS: tuple[Contract, ...] = (
         name="reduction order",
         channel=Channel.BAND,
         scope="operators with a reduction, contraction or scan of length at least 2",
-        precondition="the draw is order-sensitive: mixed magnitudes and signs along the reduction",
+        precondition="the draw is order-sensitive: mixed magnitudes and signs along the reduction; ordinary "
+        "draws do not fail otherwise than by rounding",
         postcondition="the error is one that a legal order of summation can produce",
         tolerance="gamma_N times the sum of absolute terms for linear operators, the Monte-Carlo spread "
         "otherwise; "
@@ -156,7 +158,7 @@ CONTRACTS: tuple[Contract, ...] = (
         oracle=_ORACLE64,
         measurement="generic draws (small integers are exact in TF32 and would hide it); averaged over "
         "elements",
-        violation="an averaged error on the narrower side of the midpoint",
+        violation="an averaged error on the narrower side of the midpoint, which that regime explains",
         crosswalk="precision classes C-PRC",
     ),
     Contract(
@@ -170,7 +172,7 @@ CONTRACTS: tuple[Contract, ...] = (
         oracle=_ORACLE64,
         measurement="one-signed and shifted (mean/std near 1e3) draws at the longest length the budget "
         "allows",
-        violation="the error of a carry held in fp16 or bf16, or of a one-pass variance",
+        violation="an error that a carry held in fp16 or bf16, or a one-pass variance, explains",
         crosswalk="C-PRC-01 (accumulator precision)",
     ),
     Contract(

@@ -110,9 +110,13 @@ def normed(variance: str, top: str = "") -> str:
 
 
 def test_a_one_pass_variance_is_no_narrow_carry(judge):
-    sequential = "def total(x):\n    return x.cumsum(-1)[..., -1:]\n"
-    one_pass = "(total(x * x) / x.shape[-1] - m * m).clamp(min=0)"
-    assert found(judged(judge, NORM, normed(one_pass, sequential), "PRC-02"), "PRC-02") == {"one_pass"}
+    """Over many terms it loses so much that the carry's threshold is passed at the longest length too."""
+    sequential = """def total(x):
+    return torch.from_numpy(np.add.accumulate(x.numpy(), axis=-1, dtype=np.float32)[..., -1:].copy())
+"""
+    one_pass = "(total(x * x / x.shape[-1]) - total(x / x.shape[-1]) ** 2).clamp(min=0)"
+    problem = NORM.replace("width = 4225", "width = 65536")
+    assert found(judged(judge, problem, normed(one_pass, sequential), "PRC-02"), "PRC-02") == {"one_pass"}
 
 
 def test_lanes_that_add_the_square_of_the_mean_are_no_narrow_carry(judge):
