@@ -39,6 +39,8 @@ class Axis:
     """Whether shapes of parameters or buffers move with it."""
     step: int
     """``value + k * step`` is usually legal; 1 if any value is."""
+    reduced: bool = False
+    """Whether no output dimension moves: what a kernel leaves out along it is missing from every result."""
 
     @property
     def label(self) -> str:
@@ -167,7 +169,7 @@ def _axis(
         role = "batch"
     else:
         role = "width" if last or parameters else "length"
-    return Axis(names, value, role, tuple(sorted(moves)), parameters, step)
+    return Axis(names, value, role, tuple(sorted(moves)), parameters, step, not outputs)
 
 
 def _broadcasts(axis: Axis, prober: Prober, base: dict[str, int], facts: Facts) -> str:
@@ -232,7 +234,9 @@ def _features(
     if not leading or any((change > 0) != (other > value) for change in changes):
         return "no input dimension moves"
     step, _ = _step(prober, at, facts, value)
-    return Axis(names, value, "features", (), True, step) if step else "the reference accepts no other value"
+    if not step:
+        return "the reference accepts no other value"
+    return Axis(names, value, "features", (), True, step, not outputs)
 
 
 def _differences(here: tuple[Shape, ...], there: tuple[Shape, ...]) -> dict[tuple[int, int], int]:

@@ -56,6 +56,15 @@ PAST = (241, 17)
 """The only factors of 4097 = 2^12 + 1."""
 LADDER = (4097, 2049, 1025, 513, 257, 193, 129, 97, 65, 47, 33, 17, 13, 7, 5, 3, 2, 1)
 """Values a case falls back to when it is too dear: odd, and one past tiles of 4096 ... 16 where possible."""
+WIDE = 4097
+"""One more than the largest block that a program usually takes in one tile. An element that is loaded and
+worked on holds a 64-bit pointer, the value and a result in four registers of a thread; of its 255 that leaves
+room for 63 elements, in the 128 threads of Triton's default four warps for 8,064: the largest power of two
+within is 4096."""
+WIDE_AT_LEAST = 1025
+"""Where `WIDE` is too dear: still more than the 1,024 threads that a block of CUDA may have."""
+WIDE_CASES = 2
+"""Axes that are tried that wide beside the first, which ordinary cases take past 4096."""
 DEARER = 2
 """What a case past a tile may cost in multiples of the others: a loop over time at 100 steps, written for
 128, costs that much at 129."""
@@ -78,7 +87,8 @@ class ShapeCase:
     one element, which shows only where that element matters. ``"sorted"``: the last of each row is its
     largest; ``"spike"``: it dominates a long sum."""
     refusable: bool = False
-    """Whether a clear refusal is no breach: no tile explains it, but a grid's limits may."""
+    """Whether a clear refusal is no breach: no tile explains it, but the limits of a grid or of shared memory
+    may, far above the sizes as written."""
 
 
 def shape_cases(
@@ -90,8 +100,9 @@ def shape_cases(
     device: str = "cpu",
     many: bool = False,
 ) -> list[ShapeCase]:
-    """At most `limit` sizes to try a candidate at, the most telling first; with `many` one more, of `MANY`
-    rows, for executors to which so many programs are nothing.
+    """At most `limit` sizes to try a candidate at, the most telling first, and up to `WIDE_CASES` more with
+    an axis that is longer than a tile; with `many` one more, of `MANY` rows, for executors to which so many
+    programs are nothing.
 
     `base_sizes` defaults to the model's. `budget` bounds a case's cost in elements; a
     case may always cost as much as the base sizes do, one past a tile `DEARER` times as
@@ -102,13 +113,16 @@ def shape_cases(
     ceiling = max(budget, model.facts.cost)
     demand_finite = _finite(problem, base, device)
     cases: dict[tuple[tuple[str, int], ...], ShapeCase] = {}
+    wide = 0
     for wish in _wishes(model.axes):
-        if len(cases) == limit or model.prober.exhausted:
+        if len(cases) - wide == limit or model.prober.exhausted:
             break
         got = _afford(model, base, wish, ceiling * (DEARER if wish.also else 1))
         if got is None:
             continue
         chosen, facts = got
+        if any(chosen.get(a, 0) < wish.least for a in wish.keep):
+            continue
         sizes = {**base, **{n: v for axis, v in chosen.items() for n in axis.names}}
         key = tuple(sorted(sizes.items()))
         if key in cases:
@@ -116,10 +130,12 @@ def shape_cases(
         finite = _finite(problem, sizes, device)
         if finite is None or (demand_finite and not finite):
             continue
+        wide += bool(wish.least)
         text = ",".join(f"{axis.label}={v}" for axis, v in chosen.items())
         joint = len(chosen) > 1
         moves = "joint" if joint else next(iter(chosen)).role
-        cases[key] = ShapeCase(f"joint:{text}" if joint else text, sizes, moves, facts.cost, wish.also)
+        name = f"joint:{text}" if joint else text
+        cases[key] = ShapeCase(name, sizes, moves, facts.cost, wish.also, refusable=bool(wish.least))
     found = list(cases.values())
     last = _many_rows(model, base, found, max(budget, MANY_BUDGET)) if many else None
     if last is not None and _finite(problem, last.sizes, device) in (True, demand_finite):
@@ -159,6 +175,8 @@ class _Wish:
     keep: frozenset[Axis]
     """Axes that are lowered last: the ones this wish is about."""
     also: str = ""
+    least: int = 0
+    """Below this value of the axes kept, the case is not worth its time."""
 
 
 def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
@@ -184,6 +202,7 @@ def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
     yield from (one(a, 1) for a in batch[:1] + others[:1])
     yield joint(131 if any(a.value >= LARGE_BATCH for a in batch) else 5, 47, 191, 3, rotation=1)
     yield joint(9, 4097, 17, 3, also="sorted")
+    yield from _wider_than_a_tile(batch, others)
     yield from _one_past_a_tile(axes)
     if batch and max(a.value for a in batch) >= LARGE_BATCH:
         tall = {a: 33 if a is others[0] else 3 for a in others} | dict.fromkeys(batch, TALL)
@@ -198,6 +217,14 @@ def _wishes(axes: tuple[Axis, ...]) -> Iterator[_Wish]:
     yield joint(5, 37, 17, 3)
     yield from (one(a, v) for a in others[:2] for v in (67, max(1, a.value // 2)))
     yield from (one(a, 67) for a in batch[:1])
+
+
+def _wider_than_a_tile(batch: list[Axis], others: list[Axis]) -> Iterator[_Wish]:
+    """Axes other than the first, alone longer than any tile, reduced ones first: a kernel that takes such an
+    axis in one block leaves out what lies beyond it, where an axis of the output would get a grid."""
+    for a in sorted(others[1:], key=lambda a: not a.reduced)[:WIDE_CASES]:
+        values = dict.fromkeys(others, 3) | dict.fromkeys(batch, 2) | {a: WIDE}
+        yield _Wish(values, frozenset([a]), least=WIDE_AT_LEAST)
 
 
 def _one_past_a_tile(axes: tuple[Axis, ...]) -> Iterator[_Wish]:

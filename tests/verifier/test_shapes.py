@@ -15,6 +15,8 @@ from lethe.verifier.shapes import (
     DEARER,
     MANY_BUDGET,
     MAX_CASES,
+    WIDE_CASES,
+    ShapeCase,
     SizeModel,
     shape_cases,
     shrink,
@@ -217,6 +219,40 @@ def test_a_row_ends_one_past_a_tile_and_one_before_one(tile: int) -> None:
     assert {1 % tile, tile - 1} <= remainders
 
 
+WRITTEN = "rows = 16\nwidth = 24"
+COLUMNS = rows("torch.randn(rows, depth, width)", "x.amin(1)").replace(
+    WRITTEN, "rows = 5\ndepth = 40\nwidth = 40"
+)
+"""The axis that is reduced is neither the longest nor the last."""
+
+
+def longer_than_a_tile(cases: list[ShapeCase]) -> list[tuple[str, int]]:
+    return [(n, v) for c in cases for n, v in c.sizes.items() if v > 1024]
+
+
+def test_every_axis_is_once_longer_than_a_tile() -> None:
+    problem = load_problem(COLUMNS)
+    model = size_model(problem)
+    assert {a.label: a.reduced for a in model.axes} == {"rows": False, "depth": True, "width": False}
+    cases = shape_cases(problem, model)
+    assert ("depth", 4097) in longer_than_a_tile(cases) and ("width", 4097) in longer_than_a_tile(cases)
+    assert len(cases) <= MAX_CASES + 1
+    tight = shape_cases(problem, model, budget=model.facts.cost + 2049 * 6)
+    assert ("depth", 2049) in longer_than_a_tile(tight) and ("depth", 4097) not in longer_than_a_tile(tight)
+    small = load_problem(COLUMNS.replace("= 40", "= 6"))
+    assert not longer_than_a_tile(shape_cases(small, size_model(small), budget=1000))
+
+
+def test_no_more_than_two_axes_are_that_long_and_a_reduced_one_comes_first() -> None:
+    problem = load_problem(
+        rows("torch.randn(a, b, c, d)", "x.sum(2)").replace(WRITTEN, "a = 3\nb = 30\nc = 7\nd = 40")
+    )
+    model = size_model(problem)
+    few = [n for n, v in longer_than_a_tile(shape_cases(problem, model, limit=6)) if n != "d"]
+    assert few == ["c", "b"]
+    assert len(shape_cases(problem, model)) <= MAX_CASES + WIDE_CASES
+
+
 def test_a_case_past_a_tile_draws_another_kind_and_may_cost_twice_as_much() -> None:
     problem = load_problem(ROWS)
     model = size_model(problem)
@@ -238,7 +274,7 @@ def test_more_rows_than_16_bits_count_are_tried_at_a_width_that_is_tried_anyway(
     model = size_model(problem)
     few = shape_cases(problem, model)
     *same, last = shape_cases(problem, model, many=True)
-    assert same == few and not any(c.refusable for c in few)
+    assert same == few and {c.sizes["out_features"] for c in few if c.refusable} == {4097}
     assert last.refusable and 2**15 < last.sizes["batch_size"] < 2**16
     assert last.cost <= MANY_BUDGET
     small = load_problem(ROWS.replace("batch_size = 6", "batch_size = 3"))
