@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from lethe.verifier import association, fairness, inputs, maxnum, oracle, profiling, tolerance
 from lethe.verifier.sheet import NotApplicable, Sheet, first_of_each
-from lethe.verifier.structure import flatten, map_tensors, unflatten
+from lethe.verifier.structure import flatten, map_tensors
 from lethe.verifier.trial import structure_finding
+from lethe.verifier.unread import unread
 from lethe.verifier.verdict import Finding, GateResult, Reason
 
 if TYPE_CHECKING:
@@ -71,11 +72,7 @@ def _draw(trial: Trial, which: int, value: float, placement: str, name: str) -> 
 
 
 def _unread(trial: Trial, base: Case, which: int) -> Tensor | None:
-    """Mask of the elements of one input that the reference does not use (fairness rule 7), if there are any.
-
-    Suspected are those with no gradient; a NaN in all of them at once must leave every output alone.
-    """
-
+    """Mask of the elements of one input that the reference does not use (fairness rule 7), if any."""
     import torch
 
     def find() -> Tensor | None:
@@ -85,18 +82,11 @@ def _unread(trial: Trial, base: Case, which: int) -> Tensor | None:
         upstream = [
             torch.randn(t.shape, generator=g).to(t.device) if t.is_floating_point() else None for t in clean
         ]
-        tensors, skeleton = flatten(base.inputs)
+        name = f"input:{docket.floating.index(which)}"
         try:
-            found = oracle.gradients(instance, base.inputs, upstream, "float64")
-            gradient = found[f"input:{docket.floating.index(which)}"]
-            if gradient is None or not bool((gradient == 0).any()):
-                return None
-            poisoned = list(tensors)
-            poisoned[which] = tensors[which].masked_fill(gradient == 0, float("nan"))
-            seen, _ = flatten(oracle.run_working(instance, unflatten(poisoned, skeleton)))
+            return unread(instance, base.inputs, which, name, upstream, clean)
         except oracle.ReferenceFailed:
             return None
-        return gradient == 0 if fairness.masked_out(clean, seen) else None
 
     mask: Tensor | None = trial.docket.remembered(f"unread:{which}", find)
     return mask
