@@ -148,7 +148,7 @@ LABELLED: dict[str, Any] = {
     "adds-up": ({}, (replace(PASS[1], measured={"inf_by_reassociation": 0.0}),), {}),
     "drops": ({}, (fail("EXC-01", found("inf_for_nan", maxnum=True)),), {}),
     "mints": ({}, (fail("EXC-01", found("minted", maxnum=True)),), {}),
-    "loses": ({}, (fail("CMP-02", found("missing_gradient"), found("missing_gradient", detached=True)),), {}),
+    "loses": ({}, (fail("CMP-02", found("missing_gradient", detached=True), found("missing_gradient")),), {}),
     "detached": ({}, (fail("CMP-02", found("missing_gradient", detached=True)),), {}),
     "strided": ({}, (fail("RES-01", found("layout")),), {}),
 }

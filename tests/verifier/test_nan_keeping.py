@@ -145,9 +145,18 @@ def test_two_faults_in_one_kernel_are_told_apart(judge):
 
 def test_a_twin_that_shows_another_fault_explains_nothing(judge):
     """Its NaN turns up in the whole row: what was charged is gone, but the kernel is not right."""
-    body = """m = tl.max(tl.where(x < 0, x, 0.0), axis=0)
-y = tl.where(x > 0, x, 0.0) + m"""
-    assert labels(judge, "x.relu()", to_row(body)) == {("swallowed", False, "experiment")}
+    body = "y = tl.maximum(x, 0.0) + tl.minimum(tl.maximum(tl.max(x, axis=0), 0.0), 0.0)"
+    told = {f.case: f.extra["maxnum"] for f in exc01(judge, "x.relu()", to_row(body)).findings}
+    assert told["nan:input0:first"] is False
+    assert told["nan:input0:whole_row"] is True, "there the row is NaN anyway"
+
+
+def test_integer_outputs_are_named_as_not_compared(judge):
+    both = "x.argmax(-1), x.amax(-1)"
+    head = "import torch\nimport torch.nn as nn\n\nclass ModelNew(nn.Module):\n    def forward(self, x):\n"
+    found = exc01(judge, both, f"{head}        return {both}\n")
+    assert found.status == "pass" and "integers" in found.detail and found.detail.endswith("out[0]")
+    assert exc01(judge, "x.amax(-1)", f"{head}        return x.amax(-1)\n").detail == ""
 
 
 def test_one_twin_for_a_candidate_and_none_without_a_finding(judge, monkeypatch):
