@@ -87,7 +87,7 @@ def _one(trial: Trial, sheet: Sheet, case: Case, refusable: bool = False) -> Non
         report = trial.run(case)[0]
     except CandidateStopped as e:
         if e.blame is Blame.CANDIDATE and is_loud(e.status) and refusable:
-            sheet.skip(case.id, f"so many rows may be refused: {e.message}")
+            sheet.skip(case.id, f"such a size may be refused: {e.message}")
         elif e.blame is Blame.CANDIDATE and is_loud(e.status):
             sheet.add([_rejects(case, e.message)])
         else:
