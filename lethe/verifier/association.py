@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lethe.verifier import oracle
+from lethe.verifier import births, oracle
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten, unflatten
 
@@ -35,7 +35,7 @@ def undecided(instance: Instance, inputs: Any, clean: Any) -> list[Tensor]:
 
     Raises ReferenceFailed.
     """
-    runs = [flatten(oracle.born_as(instance, inputs, value))[0] for value in (math.inf, -math.inf)]
+    runs = [flatten(births.born_as(instance, inputs, value))[0] for value in (math.inf, -math.inf)]
     open_to = [_where(torch.isinf, up) | _where(torch.isinf, down) for up, down in zip(*runs, strict=True)]
     if any(bool(_where(torch.isnan, t).any()) for t in flatten(inputs)[0]):
         return [torch.zeros_like(mask) for mask in open_to]

@@ -1,5 +1,4 @@
-"""Dispatch modes that change how a reference computes: in float64, with 0*x as 0, with the NaN of a sum as an
-infinity, with GELU in tanh form."""
+"""Dispatch modes that change how a reference computes: in float64, with 0*x as 0, with GELU in tanh form."""
 
 from __future__ import annotations
 
@@ -12,8 +11,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_any, tree_map
-
-from lethe.verifier.operations import ADDING, CONTRACTIONS, kind_of
 
 
 class EagerMode(TorchDispatchMode):
@@ -152,46 +149,6 @@ def _absorbing_bilinear(product: Callable[[Tensor, Tensor], Tensor], a: Tensor, 
     out = torch.where(plus, torch.full_like(finite, torch.inf), finite)
     out = torch.where(minus, torch.full_like(finite, -torch.inf), out)
     return torch.where(minted | (plus & minus), torch.full_like(finite, torch.nan), out)
-
-
-SUMMING = CONTRACTIONS | ADDING | {"add", "sub", "rsub"}
-"""Operators whose every element adds terms up. Where infinities of both signs meet in one, it is NaN, and
-which terms meet is a matter of association: sum(x * w) may be x * sum(w)."""
-
-
-class BornAs(EagerMode):
-    """Give a NaN that is born in a sum another value, an infinity.
-
-    An element is born NaN if the operator makes it NaN although no NaN reaches it. Composite operators that
-    are not spelled out (norms, softmax, variance) are no sums: what they make NaN stays NaN.
-    """
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.value = value
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if kind_of(func)[0] not in SUMMING or not (_has_nonfinite(args) or _has_nonfinite(kwargs)):
-            return func(*args, **kwargs)
-        # Before the call, which may write into its operands.
-        reached = func(*_finite_but_nan(args), **_finite_but_nan(kwargs))
-        out = func(*args, **kwargs)
-        if isinstance(out, Tensor) and out.is_floating_point():
-            out.masked_fill_(out.isnan() & ~reached.isnan(), self.value)
-        return out
-
-
-def _finite_but_nan(value: Any) -> Any:
-    """Copies of the floating operands with 1 for every infinity, so that a NaN in the result is a NaN's."""
-    return tree_map(
-        lambda t: (
-            torch.where(t.isinf(), torch.ones_like(t), t)
-            if isinstance(t, Tensor) and t.is_floating_point()
-            else t
-        ),
-        value,
-    )
 
 
 class TanhForm(EagerMode):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lethe.verifier.ends import lasting
-from lethe.verifier.modes import WIDE, BornAs, TanhForm, ZeroAbsorbs, widened
+from lethe.verifier.modes import WIDE, TanhForm, ZeroAbsorbs, widened
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten, map_tensors, unflatten
 
@@ -300,18 +300,6 @@ def zero_absorbing(instance: Instance, inputs: Any) -> Any:
         with widened(), ZeroAbsorbs():
             out = call(module, wide)
     return map_tensors(out, lambda t: t.to(WIDE[t.dtype]) if t.dtype in WIDE else t)
-
-
-def born_as(instance: Instance, inputs: Any, value: float) -> Any:
-    """The float64 run in which a NaN that a sum makes of infinities is `value` (`modes.BornAs`).
-
-    Raises ReferenceFailed.
-    """
-    wide = cast_floating(inputs, torch.float64)
-    with pinned_backends(), default_dtype(torch.float64), reference_errors("re-associated"):
-        module = module_copy(instance, torch.float64, through=torch.float32)
-        with widened(), BornAs(value):
-            return call(module, wide)
 
 
 def tanh_form(instance: Instance, inputs: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lethe.verifier import association, oracle
+from lethe.verifier import association, births, oracle
 from tests.verifier.references import reference, tensors
 
 NAN, INF = math.nan, math.inf
@@ -98,5 +98,5 @@ def test_a_sum_does_not_turn_a_nan_that_reaches_it_into_an_infinity():
     x = X.clone()
     x[0, 0], x[1, 0] = INF, NAN
     inst = reference(lambda m, x: x.sum(-1) - x[:, 0], (2, 4))
-    out = tensors(oracle.born_as(inst, [x], INF))[0]
+    out = tensors(births.born_as(inst, [x], INF))[0]
     assert out[0] == INF and out[1].isnan()
