@@ -103,6 +103,12 @@ class Sheet:
             blank, status=GateStatus.NOT_APPLICABLE, reason=Reason.NO_CHARGEABLE_ELEMENT, detail=why
         )
 
+    def steps_back(self, why: str) -> GateResult:
+        """Close the sheet without a charge, since a failure elsewhere explains what was found; measurements
+        stay."""
+        closed = replace(self, findings=[], cases=0).result(detail=why)
+        return replace(closed, status=GateStatus.NOT_APPLICABLE, reason=Reason.EARLIER_FAILURE, whose=None)
+
 
 def not_applicable(gate: str, reason: Reason, detail: str = "") -> GateResult:
     return GateResult(

@@ -53,8 +53,9 @@ class Reading:
 
     @property
     def masked(self) -> bool:
-        """Whether PRC-02 steps back, because PRC-01 charges narrow operands or intermediates."""
-        return self.result.reason is Reason.NARROW_OPERANDS
+        """Whether the gate steps back: PRC-02 because PRC-01 charges narrow operands or intermediates, others
+        because an injected error is not one of rounding, nor of a regime, and CMP-01 charges it."""
+        return self.result.reason in (Reason.NARROW_OPERANDS, Reason.EARLIER_FAILURE)
 
     @property
     def ratio(self) -> float | None:
@@ -112,7 +113,7 @@ def row(bench: Bench, gate: str, pattern: str) -> dict[str, Any]:
     and ``above`` are the margins: threshold over noise, onset over noise (a carry's over 2^-24, what an
     honest float32 carry rounds by). ``exact_onset``: where a
     tolerance-free check of the same gate comes first. ``masked``: from where on the gate steps back, because
-    PRC-01 charges the error; then ``onset`` is None.
+    another charges the error; then ``onset`` is None.
     """
     honest = bench.read(gate, bench.operator.candidate())
     base: dict[str, Any] = {"gate": gate, "operator": bench.operator.name, "pattern": pattern}

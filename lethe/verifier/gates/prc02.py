@@ -73,7 +73,7 @@ def run(trial: Trial) -> GateResult:
         if unexplained:
             sheet.findings = [f for f in sheet.findings if f.mechanism == "nonfinite"]
     if unexplained and not sheet.findings:
-        raise NotApplicable(Reason.EARLIER_FAILURE, unexplained)
+        return sheet.steps_back(unexplained)
     return sheet.result()
 
 
