@@ -268,6 +268,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "launches": 0,
         "kernels": [],
         "choices": 0,
+        "configurations": [],
         "elapsed": 0.1,
     }
     return {**good, **changes}
