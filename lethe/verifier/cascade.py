@@ -1,10 +1,13 @@
-"""What a wrong value at other sizes explains in the gates that try other sizes too."""
+"""What one gate's finding explains in others, and that what was left to another gate is charged there."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from lethe.verifier import blame
 from lethe.verifier.sheet import not_applicable
-from lethe.verifier.verdict import Finding, GateResult, GateStatus, Reason
+from lethe.verifier.verdict import Blame, Finding, GateResult, GateStatus, Reason
 
 WRONG = frozenset({"value", "nonfinite", "inexact_integer"})
 """Mechanisms of a finding that a value is wrong."""
@@ -24,6 +27,27 @@ def without_cascade(results: list[GateResult]) -> list[GateResult]:
     why = "it fails at other sizes only, where CMP-03 says that values are wrong"
     return [
         not_applicable(r.gate, Reason.EARLIER_FAILURE, why) if r.gate in elsewhere - {"CMP-03"} else r
+        for r in results
+    ]
+
+
+def accounted_for(results: list[GateResult], charged: bool, left: Collection[Reason]) -> list[GateResult]:
+    """A gate leaves to another what that one charges. Where nobody charges anything, what was left (a reason
+    of `left`) is an open question and no innocence: an error of that gate, so that the verdict is not clean.
+
+    charged: whether anything else speaks against the candidate.
+    """
+    if charged or any(r.status is GateStatus.FAIL for r in results):
+        return results
+    return [
+        replace(
+            r,
+            status=GateStatus.ERROR,
+            whose=Blame.HARNESS,
+            detail=f"{r.detail}; no other gate charges it, so that nothing is decided",
+        )
+        if r.status is GateStatus.NOT_APPLICABLE and r.reason in left
+        else r
         for r in results
     ]
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from lethe.verifier.trial import Trial
 
 
+BROKEN = (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError)
+"""What may go wrong on our own side of a run, a device's errors and torch's among them."""
+
+
 def run_gate(identifier: str, trial: Trial) -> GateResult:
     """The gate's result on a candidate that is built anew for it."""
     start = time.perf_counter()
@@ -36,7 +40,7 @@ def run_gate(identifier: str, trial: Trial) -> GateResult:
             result = not_applicable(identifier, Reason.REFERENCE_RAISES, str(e))
     except SkipCase as e:
         result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.REFERENCE, detail=str(e))
-    except (RuntimeError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError) as e:
+    except BROKEN as e:
         detail = f"{type(e).__name__}: {e}".splitlines()[0]
         result = GateResult(identifier, GateStatus.ERROR, channel, whose=Blame.HARNESS, detail=detail)
     return replace(result, elapsed=time.perf_counter() - start)

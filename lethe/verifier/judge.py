@@ -21,7 +21,7 @@ from threading import Thread
 from typing import Any
 
 from lethe.verifier import blame, catalog, formats, integrity, semantics
-from lethe.verifier.cascade import without_cascade
+from lethe.verifier.cascade import accounted_for, without_cascade
 from lethe.verifier.counterexample import write_counterexamples
 from lethe.verifier.docket import Docket
 from lethe.verifier.gating import run_gate
@@ -186,6 +186,8 @@ class Judge:
             probed = Sheet("INTEGRITY", skipped={"all": venue.denied})
         else:
             probed = integrity.probe(trial, case, first, results)
+        left = {Reason.EARLIER_FAILURE, *([Reason.BUDGET] if venue.denied else [])}
+        results = accounted_for(results, bool(probed.findings), left)
         verdict = replace(
             blank,
             status=Status.JUDGED,

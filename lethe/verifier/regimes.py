@@ -137,7 +137,8 @@ def _few_bits(module: nn.Module) -> tuple[dict[str, Tensor], set[str]]:
     state, altered = {}, set()
     for name, t in module.state_dict().items():
         state[name] = t.clone()
-        if name in parameters and t.is_floating_point() and t.numel() and bool((t != t.reshape(-1)[0]).any()):
+        several = t.is_floating_point() and bool(t.isfinite().all()) and bool((t != t.flatten()[:1]).any())
+        if name in parameters and several:
             step = 2.0 ** math.floor(math.log2(float(t.double().square().mean().sqrt())))
             state[name] = (t / step).round() * step
             altered.add(name)

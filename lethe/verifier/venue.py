@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lethe.verifier import blame
 from lethe.verifier.gates import cmp01
-from lethe.verifier.gating import run_gate
+from lethe.verifier.gating import BROKEN, run_gate
 from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import ProblemError
 from lethe.verifier.sheet import CandidateStopped, SkipCase
@@ -78,7 +78,10 @@ def find_venue(trial: Trial, move: Callable[[], Trial]) -> Venue:
     if not docket.base or docket.undecidable is not None or without_kernel(trial, first):
         return Venue(trial)
     if trial.settings.gates is not None and "CMP-01" not in trial.settings.gates:
-        failed = frozenset(f.case for f in cmp01.look(trial, {FIRST_DRAW}).findings)
+        try:
+            failed = frozenset(f.case for f in cmp01.look(trial, {FIRST_DRAW}).findings)
+        except (CandidateStopped, ReferenceFailed, ProblemError, SkipCase, *BROKEN):
+            failed = frozenset()  # whatever it is, the gates that were asked for meet it too
         return _after_failure(trial, failed, None, move) if failed else Venue(trial)
     found = run_gate("CMP-01", trial)
     if found.status is not GateStatus.FAIL:
@@ -133,10 +136,13 @@ def _home(trial: Trial, move: Callable[[], Trial]) -> Trial:
         home = move()
     except (ProblemError, ReferenceFailed, SkipCase) as e:
         raise _Denied(str(e)) from None
-    except (RuntimeError, MemoryError) as e:
+    except BROKEN as e:
         raise _Denied(f"as written, the reference ends with {type(e).__name__}") from None
     try:
         home.run(home.docket.case("normal", home.settings.seed))
+    except (ProblemError, ReferenceFailed, SkipCase, *BROKEN) as e:
+        home.close()
+        raise _Denied(f"as written, no input can be drawn: {e}") from None
     except CandidateStopped as e:
         home.close()
         if e.status in CANDIDATE_FAULTS - LIMITS:
@@ -150,7 +156,7 @@ def _as_written(home: Trial, asked: Collection[str]) -> tuple[frozenset[str], fr
     another structure or shape."""
     try:
         sheet = cmp01.look(home, asked)
-    except (CandidateStopped, ReferenceFailed, ProblemError, RuntimeError, MemoryError) as e:
+    except (CandidateStopped, ReferenceFailed, ProblemError, SkipCase, *BROKEN) as e:
         home.close()
         raise _Denied(f"as written, no value can be judged: {e}") from None
     tried = frozenset(asked) - set(sheet.skipped)

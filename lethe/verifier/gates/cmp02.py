@@ -58,9 +58,9 @@ def run(trial: Trial) -> GateResult:
         if not any(m.requires_grad for m in report.meta):
             raise NotApplicable(Reason.FORWARD_ONLY, "the candidate's outputs carry no gradient")
         found = _compare(trial, case, right, report, sheet)
-        values = [f for f in found if f.mechanism == "value"]
+        values = [f for f in found if f.mechanism in ("value", "nonfinite")]
         forward = trial.check_value(case, report, Sheet("CMP-01")) if values else []
-        if fairness.gradient_chargeable(forward):
+        if fairness.gradient_chargeable(forward) or not _wrong_without_gradients(trial, case):
             sheet.add(found)
             continue
         wrong = f"the forward values are wrong already: {forward[0].message}"
@@ -70,6 +70,12 @@ def run(trial: Trial) -> GateResult:
     if wrong and not sheet.findings:
         return sheet.steps_back(wrong)
     return sheet.result()
+
+
+def _wrong_without_gradients(trial: Trial, case: Case) -> bool:
+    """Whether the values break their band in a plain call too, where CMP-01 charges them: a candidate that is
+    wrong only where gradients are wanted is charged here."""
+    return bool(trial.check_value(case, trial.run(case)[0], Sheet("CMP-01")))
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def _unread(trial: Trial, base: Case, which: int) -> Tensor | None:
 
 
 def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Finding] | None:
-    """Compare the three masks where all oracles agree (fairness rules 6 to 8, 29, 30, 36 and 40)."""
+    """Compare the three masks where all oracles agree (fairness rules 6 to 8, 29, 30, 36 and 41)."""
     docket = trial.docket
     truth = docket.truth(case)
     got, skeleton = flatten(report.outputs)
