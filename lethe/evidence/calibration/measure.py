@@ -98,7 +98,7 @@ class Bench:
             said = f"{verdict.status}: {verdict.message}"
             raise CalibrationError(f"{self.operator.name} was not judged: {said}")
         result = verdict.gate(gate)
-        if result.status is GateStatus.ERROR:
+        if result.status is GateStatus.ERROR and result.reason is not Reason.EARLIER_FAILURE:
             raise CalibrationError(f"{gate} could not decide on {self.operator.name}: {result.detail}")
         return Reading(result)
 
