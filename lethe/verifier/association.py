@@ -29,7 +29,7 @@ def undecided(instance: Instance, inputs: Any, clean: Any) -> list[Tensor]:
     else one is if
 
     * it is infinite where every NaN that a sum makes is taken for +Inf, or for -Inf: so no NaN is born
-      elsewhere (0 * Inf, Inf / Inf, Inf - Inf in a norm) on its way; and
+      elsewhere (Inf / Inf, Inf - Inf in a norm, 0 * Inf in a product by element) on its way; and
     * one of the infinities alone makes it NaN. What two of them make together stays NaN in every spelling of
       a linear function: if the coefficients of both inputs differ in sign, some partial sum meets both.
 

@@ -48,7 +48,7 @@ def labelled(trial: Trial, kept: Sequence[Finding], found: Sequence[Finding], ch
                 s for s in shown - before[f.case] if s[0] == f.output
             }
             extra = {"maxnum": gone, "maxnum_by": "experiment"}
-        if not extra["maxnum"] and (in_c or (twin and shown is None)):
+        if shown is None and (in_c or twin):
             extra = {"maxnum": f.mechanism == "swallowed", "maxnum_by": "text"}
         labels.append(replace(f, extra={**f.extra, **extra}))
     return labels

@@ -67,8 +67,10 @@ class Values:
 
 
 def _laid_out(values: Tensor, like: Tensor) -> Tensor:
-    """`values` in the layout of `like`."""
-    if values.stride() == like.stride() and layout.lead(values) == layout.lead(like):
+    """`values` in the layout of `like`; as they are where elements of `like` share a place, as expanded ones
+    do: other values cannot."""
+    alike = values.stride() == like.stride() and layout.lead(values) == layout.lead(like)
+    if alike or 0 in like.stride():
         return values
     return layout.copied(like).copy_(values)
 

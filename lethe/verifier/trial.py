@@ -76,12 +76,13 @@ class Trial:
 
     def close(self) -> None:
         """End the suspect's processes; the next request starts a fresh one."""
-        self._drop()
+        self.restart()
         if self._second is not None:
             self._second.close()
         self._second = None
 
-    def _drop(self) -> None:
+    def restart(self) -> None:
+        """End the process of this trial alone; the next request starts a fresh one."""
         if self._suspect is not None:
             self._suspect.close()
         self._suspect = None
@@ -90,10 +91,6 @@ class Trial:
     def rebuild(self) -> None:
         """Build the candidate again before its next run (fairness rule 34)."""
         self._built = None
-
-    def restart(self) -> None:
-        """End the process of this trial; the next request starts a fresh one."""
-        self._drop()
 
     def _talk(self, request: Callable[[Suspect], Any]) -> Any:
         try:
@@ -114,7 +111,7 @@ class Trial:
             return request(self._suspect)
         except SuspectError as e:
             if not e.alive or e.stage == "load":
-                self._drop()
+                self.restart()
             raise CandidateStopped(e.status, e.message) from e
 
     def build(self, sizes: Sizes, dtype: str = "float32", varied: bool = False) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lethe.verifier import inputs, layout
+from lethe.verifier import inputs, layout, minimise_values
 from lethe.verifier.counterexample_text import Inputs
 from lethe.verifier.docket import Docket, cast_floating
 from lethe.verifier.problem import Candidate, load_problem
@@ -104,3 +104,9 @@ def _limits():
     from lethe.verifier.custody import Limits
 
     return Limits(cpu_seconds=60, wall_seconds=30.0, memory_bytes=2 << 30)
+
+
+def test_other_values_leave_an_expanded_layout() -> None:
+    like = torch.randn(1, 8).expand(6, 8)
+    values = torch.arange(48.0).reshape(6, 8)
+    assert torch.equal(minimise_values._laid_out(values, like), values)
