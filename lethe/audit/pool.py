@@ -22,11 +22,13 @@ from typing import Any, Protocol
 from lethe.audit.corpora import Row
 from lethe.verifier.problem import Candidate, Problem
 from lethe.verifier.settings import Budget, choose_executor, usual_budget
-from lethe.verifier.verdict import Blame, GateStatus, Status, Verdict
+from lethe.verifier.verdict import UNREPEATED, Blame, GateStatus, Status, Verdict
 
 ROW_SECONDS = 1800.0
 """A row that holds a worker longer than this is given up; every step inside has its own, shorter limit."""
 ATTEMPTS = 2
+FEWER = 4
+"""Rows that others may have disturbed are first judged again with so many times fewer beside each other."""
 
 
 class JudgeLike(Protocol):
@@ -115,15 +117,19 @@ def judge_row(judge: JudgeLike, row: Row) -> Verdict:
     return harness_failed(row, f"the judge raised {type(failure).__name__}: {failure}")
 
 
-def short_of_memory(verdict: Verdict) -> bool:
-    """Whether memory ran out anywhere, which says nothing while others hold the device (fairness rule 21)."""
+CROWDED = ("out of memory", "memory ran out", "busy or unavailable", "CUDNN_STATUS_", "CUBLAS_STATUS_")
+"""What the device and its libraries say where others hold it; some of them for other reasons too."""
+
+
+def is_crowded(verdict: Verdict) -> bool:
+    """Whether memory may have run out anywhere, or a failure did not repeat: beside others, who hold the
+    device's memory, neither says anything about the candidate (fairness rule 21)."""
     if verdict.status is Status.OUT_OF_MEMORY:
         return True
-    told = [verdict.message] if verdict.status in (Status.HARNESS_FAILED, Status.REFERENCE_FAILED) else []
-    told += [
-        g.detail for g in verdict.gates if g.status is GateStatus.ERROR and g.whose is not Blame.EXECUTOR
-    ]
-    return any("out of memory" in text or "memory ran out" in text for text in told)
+    errors = [g for g in verdict.gates if g.status is GateStatus.ERROR and g.whose is not Blame.EXECUTOR]
+    told = [g.detail for g in errors] + ([verdict.message] if verdict.status is not Status.JUDGED else [])
+    told += [f.message for g in verdict.gates for f in g.findings]
+    return any(g.detail == UNREPEATED for g in errors) or any(sign in t for t in told for sign in CROWDED)
 
 
 def harness_failed(row: Row, message: str) -> Verdict:
@@ -197,26 +203,32 @@ class Pool:
     ) -> None:
         self.settings = settings
         self.size = workers
+        self.width = workers
+        """How many work beside each other at present."""
         self.rank = rank
         self.context = multiprocessing.get_context("spawn")
         self.workers: list[_Worker] = []
-        self.short: list[Row] = []
-        """Rows that ran out of memory beside others; each is judged again alone, at the end."""
+        self.crowded: list[Row] = []
+        """Rows that others may have disturbed; they are judged again beside fewer, in the end alone."""
 
     def run(self, pending: deque[tuple[Row, int]]) -> Iterator[Result]:
-        yield from self._beside_each_other(pending)
-        for row in self.short:
+        for width in sorted({self.size, max(1, self.size // FEWER), 1}, reverse=True):
+            self.width = width
+            yield from self._beside_each_other(pending)
+            pending = deque((row, 0) for row in self.crowded)
+            self.crowded = []
+            if not pending:
+                return
             self.stop()  # idle workers hold memory too
-            yield from self._beside_each_other(deque([(row, 0)]), alone=True)
 
-    def _beside_each_other(self, pending: deque[tuple[Row, int]], alone: bool = False) -> Iterator[Result]:
+    def _beside_each_other(self, pending: deque[tuple[Row, int]]) -> Iterator[Result]:
         while pending or any(w.row for w in self.workers):
             self._feed(pending)
             busy = {w.pipe: w for w in self.workers if w.row is not None}
             limit = min(w.since + ROW_SECONDS for w in busy.values()) - time.monotonic()
             for pipe in wait(list(busy), timeout=max(0.0, limit)):
                 worker = busy[pipe]  # type: ignore[index]
-                result = self._answer(worker, pending, alone)
+                result = self._answer(worker, pending)
                 if result is not None:
                     yield result
             for worker in list(self.workers):
@@ -228,7 +240,7 @@ class Pool:
 
     def _feed(self, pending: deque[tuple[Row, int]]) -> None:
         idle = [w for w in self.workers if w.row is None]
-        while pending and (idle or len(self.workers) < self.size):
+        while pending and (idle or len(self.workers) < self.width):
             worker = idle.pop() if idle else self._start()
             row, attempt = self._next(worker, pending)
             worker.row, worker.attempt, worker.since = row, attempt, time.monotonic()
@@ -251,7 +263,7 @@ class Pool:
         del pending[best]
         return chosen
 
-    def _answer(self, worker: _Worker, pending: deque[tuple[Row, int]], alone: bool) -> Result | None:
+    def _answer(self, worker: _Worker, pending: deque[tuple[Row, int]]) -> Result | None:
         row = worker.row
         assert row is not None
         try:
@@ -267,8 +279,8 @@ class Pool:
             raise ValueError(answer)
         worker.row = None
         verdict, wall = answer
-        if self.size > 1 and not alone and short_of_memory(verdict):
-            self.short.append(row)
+        if self.width > 1 and is_crowded(verdict):
+            self.crowded.append(row)
             return None
         return Result(row, verdict, wall)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Sizes = dict[str, int]
 
-KEPT_BYTES = {"cpu": 1 << 30, "cuda": 2 << 30}
+KEPT_BYTES = {"cpu": 1 << 30, "cuda": 1 << 30}
 """Drawn inputs, and separately truths, that a docket keeps: all draws at a budget's sizes."""
 BYTES_OF_A_TRUTH = 3
 """A truth in multiples of its float64 outputs: those, their bands, and the working-precision outputs."""

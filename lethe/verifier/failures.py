@@ -28,7 +28,14 @@ _COMPILER_ERRORS = {
     "OutOfResources",
 }
 """Triton's own classes, from triton.compiler.errors and triton.runtime.errors."""
-_NO_MEMORY = ("can't allocate memory", "CUDA out of memory", "std::bad_alloc", "Cannot allocate memory")
+_NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "std::bad_alloc",
+    "Cannot allocate memory",
+    "STATUS_ALLOC_FAILED",
+)
+"""As the C library, torch, the CUDA runtime, Triton's driver and the libraries of cuBLAS and cuDNN say it."""
 _RESOURCE_ERRNOS = {errno.EAGAIN, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}
 _STICKY = ("CUDA error:", "device-side assert")
 """After these the CUDA context is lost, and the process with it."""

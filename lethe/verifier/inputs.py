@@ -95,8 +95,9 @@ def _one_hot(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:
     """A single one in each row of the last dimension (of the normalised one for probabilities)."""
     if not x.dim():
         return torch.ones_like(x)
-    at = _uniform(x, g).argmax(d.dim, keepdim=True)
-    return torch.zeros_like(x).scatter_(d.dim, at, 1.0)
+    drawn = torch.rand(x.shape, generator=g, device=g.device).cpu()  # a GPU may break a tie either way
+    at = drawn.argmax(d.dim, keepdim=True)
+    return torch.zeros_like(x).scatter_(d.dim, at.to(x.device), 1.0)
 
 
 def _scaled(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:
@@ -190,7 +191,7 @@ def _spike(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:
         return torch.full_like(x, _level(x) * scale)
     width = x.shape[-1]
     out = _base(x, d, g).reshape(-1, width).clone()
-    rows = torch.arange(out.shape[0])
+    rows = torch.arange(out.shape[0], device=x.device)
     at = (_uniform(rows.float(), g) * width).long().clamp(max=width - 1)
     for row, place in ((0, 0), (1, 1), (-2, width - 2), (-1, width - 1)):
         if -len(rows) <= row < len(rows):
@@ -266,7 +267,7 @@ def with_structure(drawn: Tensor, d: Domain) -> Tensor:
         drawn = upper + upper.triu(1).mT
     if d.ascending:
         drawn = drawn.sort(dim=-1).values
-    return drawn if d.zeros is None else drawn.masked_fill(d.zeros, 0.0)
+    return drawn if d.zeros is None else drawn.masked_fill(d.zeros.to(drawn.device), 0.0)
 
 
 def _distribution(kind: str, x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:
@@ -336,11 +337,10 @@ def draw(instance: Instance, kind: str, seed: int, which: int | None = None) -> 
         filled = list(tensors)
         for i in chosen:
             twin = next((j for j in chosen if j < i and torch.equal(tensors[j], tensors[i])), None)
-            g = torch.Generator().manual_seed((seed * 1_000_003 + KINDS.index(kind) * 1_009 + i) % 2**63)
-            x = tensors[i].cpu()
-            filled[i] = (
-                filled[twin] if twin is not None else _fill(kind, x, domains[i], scale, g).to(tensors[i])
-            )
+            x = tensors[i]
+            g = torch.Generator(x.device)
+            g.manual_seed((seed * 1_000_003 + KINDS.index(kind) * 1_009 + i) % 2**63)
+            filled[i] = filled[twin] if twin is not None else _fill(kind, x, domains[i], scale, g).to(x)
         inputs: list[Any] = unflatten(filled, skeleton)
         if _stays_finite(instance, inputs, own):
             return inputs

@@ -45,6 +45,7 @@ from lethe.verifier.textfile import writable_folder
 from lethe.verifier.trial import Trial
 from lethe.verifier.venue import StoppedAsWritten, Venue, find_venue, without_kernel
 from lethe.verifier.verdict import (
+    UNREPEATED,
     Blame,
     GateResult,
     GateStatus,
@@ -53,11 +54,12 @@ from lethe.verifier.verdict import (
     Verdict,
 )
 
-DOCKETS_KEPT = 2
-"""Problems whose reference side stays in memory; candidates of one problem usually come together."""
+PROBLEMS_KEPT = {"cpu": 2, "interpreter": 2, "cuda": 1}
+"""Problems whose reference side stays in memory, by executor; candidates of one problem usually come
+together, and a GPU's memory is what many judges share."""
 
-KEPT_DEVICE_BYTES = 2 << 30
-"""GPU memory that a judge holds back between verdicts for its own reuse; others share the device."""
+KEPT_DEVICE_BYTES = 1 << 30
+"""GPU memory that no tensor uses and a judge yet holds back between gates for its own reuse."""
 
 
 class Judge:
@@ -238,6 +240,7 @@ class Judge:
         device, and with many judges on it that is what they wait for.
         """
         result = known or run_gate(identifier, trial)
+        _release_device(trial.settings.executor)
         if result.status is not GateStatus.FAIL:
             return result
         again = run_gate(identifier, trial.second)
@@ -247,16 +250,18 @@ class Judge:
             result,
             status=GateStatus.ERROR,
             whose=Blame.HARNESS,
-            detail="the failure did not show again in another process, so it is not charged",
+            detail=UNREPEATED,
         )
 
     def _docket(self, problem: Problem, settings: Settings, as_written: bool = False) -> Docket:
         name = problem.sha256 if problem.spec is None else f"{problem.sha256}:{id(problem.spec)}"
         key = (name, settings.executor, as_written)
         if key not in self._dockets:
+            others = list(dict.fromkeys(k[0] for k in self._dockets if k[0] != name))
+            leaving = others[: max(0, len(others) + 1 - PROBLEMS_KEPT[settings.executor])]
+            for old in [k for k in self._dockets if k[0] in leaving]:
+                del self._dockets[old]  # before the next one asks for memory
             self._dockets[key] = Docket(problem, settings, as_written=as_written)
-            while len(self._dockets) > DOCKETS_KEPT:
-                self._dockets.popitem(last=False)
         self._dockets.move_to_end(key)
         return self._dockets[key]
 
@@ -272,7 +277,7 @@ def _release_device(executor: str) -> None:
     if executor == "cuda":
         import torch
 
-        if torch.cuda.memory_reserved() > KEPT_DEVICE_BYTES:
+        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_DEVICE_BYTES:
             torch.cuda.empty_cache()
 
 

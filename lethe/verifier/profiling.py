@@ -253,7 +253,7 @@ class _Probe:
         tensors, self.skeleton = flatten(cast_floating(inputs, torch.float64))
         self.tensors = tensors
         self.floating = floating_inputs(inputs)
-        self.generator = torch.Generator().manual_seed(20)
+        self.generators: dict[torch.device, torch.Generator] = {}
 
     def at(self, change: Callable[[int, Tensor], Tensor]) -> list[Tensor] | None:
         """Outputs with ``change(i, tensor)`` for the i-th input tensor where floating; None if it raises."""
@@ -265,7 +265,16 @@ class _Probe:
         return [t.double() if not t.is_complex() else torch.view_as_real(t) for t in flatten(out)[0]]
 
     def noise(self, t: Tensor) -> Tensor:
-        return torch.randn(t.shape, generator=self.generator, dtype=torch.float64).to(t.device)
+        g = self.generator(t.device)
+        return torch.randn(t.shape, generator=g, dtype=torch.float64, device=t.device)
+
+    def whole(self, t: Tensor) -> Tensor:
+        return torch.randint(-3, 4, t.shape, generator=self.generator(t.device), device=t.device).to(t)
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        if device not in self.generators:
+            self.generators[device] = torch.Generator(device).manual_seed(20)
+        return self.generators[device]
 
     def moved(self) -> list[Tensor]:
         """Another point: unit noise added to each finite element."""
@@ -344,7 +353,7 @@ class _Probe:
         if rounding or not self.floating:
             return False
         for _ in range(2):
-            out = self.at(lambda i, t: torch.randint(-3, 4, t.shape, generator=self.generator).to(t))
+            out = self.at(lambda i, t: self.whole(t))
             if out is None or not all(bool((t == t.round()).all()) for t in out):
                 return False
         return True

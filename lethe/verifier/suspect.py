@@ -49,6 +49,11 @@ _T = torch.Tensor
 _copy, _reshape, _view, _contiguous = _T.copy_, _T.reshape, _T.view, _T.contiguous
 _as_strided = _T.as_strided
 _resolve_conj, _resolve_neg, _to_cpu, _detach = _T.resolve_conj, _T.resolve_neg, _T.cpu, _T.detach
+_reserved, _allocated = torch.cuda.memory_reserved, torch.cuda.memory_allocated
+_empty_cache = torch.cuda.empty_cache
+
+UNUSED_BYTES = 256 << 20
+"""GPU memory that no tensor uses and a suspect may yet hold between requests; others share the device."""
 
 
 class Harness(Exception):
@@ -174,6 +179,7 @@ class Loop:
                 answer = operations[stage](request, tensors)
                 with _plain():
                     self.wire.send({"ok": True, **answer})
+                    self._release_device()
                 continue
             except entry.Malformed as e:
                 status, message, lost = Status.MALFORMED_CANDIDATE, str(e), False
@@ -220,6 +226,10 @@ class Loop:
             )
         except RuntimeError as e:
             raise Harness(f"the CUDA device cannot be had: {failures.first_line(e)}") from e
+
+    def _release_device(self) -> None:
+        if self.executor == "cuda" and _reserved() - _allocated() > UNUSED_BYTES:
+            _empty_cache()
 
     def _execute(self, sizes: dict[str, int]) -> None:
         """Run the candidate's source from a real file, as module ``candidate``."""
@@ -387,7 +397,10 @@ def _preload_compiler() -> None:
     with suppress(Exception):
         importlib.import_module("triton.runtime.cache").triton_key()
     with suppress(Exception):
-        importlib.import_module("triton.backends.nvidia.driver").CudaUtils()
+        helper = importlib.import_module("triton.backends.nvidia.driver").CudaUtils
+        helper()
+        # one object for all, but Triton compiles and loads it again at each mention, in each new cache
+        helper.__init__ = lambda self: None
 
 
 def main(fd: int, executor: str, limits: Limits, scratch: str, cache: str, report: Isolation) -> None:

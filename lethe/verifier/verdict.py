@@ -57,6 +57,8 @@ class Status(StrEnum):
     """The judge could not do its work; never the candidate's fault."""
 
 
+UNREPEATED = "the failure did not show again in another process, so it is not charged"
+
 CANDIDATE_FAULTS = frozenset(
     {
         Status.MALFORMED_CANDIDATE,

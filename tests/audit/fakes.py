@@ -47,7 +47,8 @@ def gate(
 
 
 class FakeJudge:
-    """Does what comments of the candidate say: ``sleep 0.1``, ``fail EXC-01``, ``die``, ``raise``."""
+    """Does what comments of the candidate say: ``sleep 0.1``, ``fail EXC-01``, ``die``, ``raise``,
+    ``crowded 2 FILE`` (memory runs out twice; FILE counts)."""
 
     def __init__(self, settings: JudgeSettings) -> None:
         if settings.device == "cuda":
@@ -67,6 +68,12 @@ class FakeJudge:
                 os.kill(os.getpid(), signal.SIGKILL)
         if "# raise" in text:
             raise RuntimeError("a bug of the judge")
+        if crowded := re.search(r"# crowded (\d+) (\S+)", text):
+            counter = Path(crowded[2])
+            counter.write_text((counter.read_text() if counter.exists() else "") + "x")
+            if len(counter.read_text()) <= int(crowded[1]):
+                message = "the device failed in run: AcceleratorError: CUDA error: out of memory"
+                return Verdict(problem.name, candidate.name, "derived", Status.CRASHED, message)
         failing = re.findall(r"# fail (\S+)", text)
         gates = []
         for name in self.settings.gates or ("CMP-01", "EXC-01", "RES-01"):

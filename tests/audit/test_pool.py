@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lethe.audit.corpora import Row
-from lethe.audit.pool import JudgeSettings, Pool, _Worker, judge_row
+from lethe.audit.pool import JudgeSettings, Pool, _Worker, is_crowded, judge_row, judged
 from lethe.verifier.problem import Problem
-from lethe.verifier.verdict import Status
+from lethe.verifier.verdict import UNREPEATED, Finding, GateResult, GateStatus, Status, Verdict
 from tests.audit import fakes
 from tests.audit.fakes import row
 
@@ -76,3 +77,29 @@ def test_an_exception_that_does_not_come_again_costs_no_verdict() -> None:
     assert judge_row(judge, fakes.row("r")).status is Status.JUDGED and judge.calls == 2
     failed = judge_row(fakes.FakeJudge(fakes.SETTINGS), fakes.row("r", "# raise"))
     assert failed.status is Status.HARNESS_FAILED and "RuntimeError: a bug of the judge" in failed.message
+
+
+@pytest.mark.parametrize(("times", "final"), [(1, Status.JUDGED), (2, Status.JUDGED), (9, Status.CRASHED)])
+def test_where_memory_ran_out_a_row_is_judged_beside_fewer_and_then_alone(
+    tmp_path: Path, times: int, final: Status
+) -> None:
+    counter = tmp_path / "counter"
+    rows = [fakes.row("greedy", f"# crowded {times} {counter}\n"), fakes.row("other")]
+    found = {r.row.id: r.verdict.status for r in judged(rows, fakes.SETTINGS, 8, lambda row: 0)}
+    assert found == {"greedy": final, "other": Status.JUDGED}
+    assert len(counter.read_text()) == min(times + 1, 3), "beside seven, beside one, alone"
+
+
+def test_what_a_full_device_brings_about_is_told_from_what_a_kernel_does() -> None:
+    def verdict(status: Status = Status.JUDGED, message: str = "", *gates: GateResult) -> Verdict:
+        return Verdict("p", "c", "derived", status, message, gates=gates)
+
+    refused = Finding("shape:n=7", "T", "rejects", "Triton Error [CUDA]: out of memory (line 74)")
+    wrong = Finding("normal:0", "T", "value", "out[0] is 1, expected 2")
+    unrepeated = replace(fakes.gate("ORD-02", GateStatus.ERROR), detail=UNREPEATED)
+    assert is_crowded(verdict(Status.CRASHED, "CUDA error: out of memory"))
+    assert is_crowded(verdict(Status.RUN_FAILED, "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR (line 69)"))
+    assert is_crowded(verdict(Status.JUDGED, "", fakes.gate("CMP-03", GateStatus.FAIL, refused)))
+    assert is_crowded(verdict(Status.JUDGED, "", unrepeated))
+    assert not is_crowded(verdict(Status.JUDGED, "", fakes.gate("CMP-03", GateStatus.FAIL, wrong)))
+    assert not is_crowded(verdict(Status.RUN_FAILED, "ValueError: Conflicting meta-parameters: BLOCK_D"))
