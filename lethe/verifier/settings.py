@@ -40,7 +40,7 @@ CUDA_BUDGET = Budget(
     memory_bytes=4 << 30,
     reference_seconds=0.25,
     reference_bytes=16 << 20,
-    written_bytes=1 << 30,
+    written_bytes=2 << 30,
     case_elements=1 << 22,
 )
 """On a GPU compilation is what takes the wall time, and memory is what many judges share: the oracle holds
