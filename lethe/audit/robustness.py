@@ -34,6 +34,8 @@ class Strip:
     why: str
     drops: Callable[[Finding], bool]
     """Whether a finding (with its gate) is taken away."""
+    among: Callable[[Record], bool] = lambda record: True
+    """The rows of which it is taken away."""
 
 
 def _gate(*gates: str) -> Callable[[Finding], bool]:
@@ -58,6 +60,16 @@ def _layout(f: Finding) -> bool:
     return f["gate"] == "CMP-03" and str(f.get("case", "")).startswith("layout:")
 
 
+def _banded(f: Finding) -> bool:
+    return bool(f["channel"] == "B")
+
+
+def _convolves_in_tf32(record: Record) -> bool:
+    """Whether PRC-01 found TF32's error, and the problem's name holds a convolution."""
+    found = any(f["gate"] == "PRC-01" and "tf32" in f["mechanism"] for f in record["findings"])
+    return found and "conv" in record["problem"].lower()
+
+
 def _probe(f: Finding) -> bool:
     return f["gate"] == "INTEGRITY"
 
@@ -65,6 +77,7 @@ def _probe(f: Finding) -> bool:
 CONTESTED = (
     Strip("set-aside gates", "a backstop, graded, low signal", _gate(*sorted(SET_ASIDE))),
     Strip("PRC-01", "a policy may allow TF32 inside float32", _gate("PRC-01")),
+    Strip("TF32 in convolutions", "torch's own use it by default", _banded, _convolves_in_tf32),
     Strip("EXC-02", "a tool chain may flush subnormals", _gate("EXC-02")),
     Strip("IEEE maxNum", "fmax drops NaN by definition", _maxnum),
     Strip("shape refusals", "a kernel may be made for one shape and say so", _refuses),
@@ -103,15 +116,19 @@ def strips(df: pd.DataFrame) -> pd.DataFrame:
     base = denominator(df)
     records: list[Record] = base.to_dict("records")  # type: ignore[assignment]
     bare = [r for r in records if not multiplies(r)]
-    rows = [_line("nothing", "", records, lambda f: False)]
-    rows += [_line(s.name, s.why, records, s.drops) for s in CONTESTED]
-    rows.append(_line("matrix products", "tensor-core arithmetic is contested", bare, lambda f: False))
-    rows.append(_line("all of these", "", bare, lambda f: any(s.drops(f) for s in CONTESTED)))
+    rows = [_line("nothing", "", records)]
+    rows += [_line(s.name, s.why, records, s) for s in CONTESTED]
+    rows.append(_line("matrix products", "tensor-core arithmetic is contested", bare))
+    rows.append(_line("all of these", "", bare, *CONTESTED))
     return pd.DataFrame(rows)
 
 
-def _line(name: str, why: str, records: list[Record], drops: Callable[[Finding], bool]) -> dict[str, Any]:
-    hits = [convicted(r, drops) for r in records]
+def _line(name: str, why: str, records: list[Record], *strips: Strip) -> dict[str, Any]:
+    def still(record: Record) -> bool:
+        fitting = [s for s in strips if s.among(record)]
+        return convicted(record, lambda f: any(s.drops(f) for s in fitting))
+
+    hits = [still(r) for r in records]
     low, high = wilson(sum(hits), len(hits))
     cluster_low, cluster_high = cluster_interval(hits, [r["problem"] for r in records])
     return {

@@ -54,6 +54,7 @@ def test_a_row_stays_convicted_while_anything_else_speaks_against_it():
         "nothing": 8,
         "set-aside gates": 7,
         "PRC-01": 7,
+        "TF32 in convolutions": 8,
         "EXC-02": 8,
         "IEEE maxNum": 7,
         "shape refusals": 7,
@@ -78,6 +79,18 @@ def test_detached_launches_can_be_taken_away_alone():
     ]
     table = robustness.strips(report.frame(rows)).set_index("without")
     assert dict(table["rows"])["detached launches"] == 2 and dict(table["rows"])["CMP-02"] == 1
+
+
+def test_tf32_is_taken_away_where_torch_itself_may_use_it():
+    tf32 = ("PRC-01", "tf32 or float16", "B"), ("CMP-01", "value", "B")
+    rows = [
+        with_findings(0, *tf32, problem="level1/67_conv_standard_1D"),
+        with_findings(1, *tf32, ("EXC-01", "swallowed", "T"), problem="level2/1_Conv2D_ReLU_BiasAdd"),
+        with_findings(2, ("PRC-01", "float16", "B"), problem="level1/67_conv_standard_1D"),
+        with_findings(3, *tf32, problem="level1/1_Square_matrix_multiplication_"),
+    ]
+    table = robustness.strips(report.frame(rows)).set_index("without")
+    assert dict(table["rows"])["nothing"] == 4 and dict(table["rows"])["TF32 in convolutions"] == 3
 
 
 def test_two_audits_of_the_same_rows_are_compared_row_by_row():
