@@ -143,8 +143,8 @@ def tasks(phase: str) -> list[Task]:
 def run(out: Path, seconds: float, phases: Sequence[str]) -> None:
     """All findings, as lines of a file for each phase; what lies there already is not found again.
 
-    Baselines are warmed in processes beside the checks and the training, and these are ended before anything
-    is timed.
+    Baselines are compiled in processes beside the checks and the training, and these are ended before
+    anything is timed.
     """
     start = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
@@ -211,13 +211,16 @@ def serve(phase: str, numbers: Sequence[int]) -> int:
 
 
 def _warming() -> list[subprocess.Popen[bytes]]:
-    """Processes that let a baseline compile and tune itself, one for each member."""
-    from lethe.evidence.gdn_gpu_baselines import FLA
+    """Processes that compile the baselines beforehand."""
+    from lethe.evidence.gdn_gpu_baselines import WARMED
 
     command = [sys.executable, "-m", "lethe.evidence.gdn_gpu", "warm"]
-    how: dict[str, Any] = {"cwd": provenance.ROOT, "env": {**os.environ, **processes.ENVIRONMENT}}
-    quiet = subprocess.DEVNULL
-    return [subprocess.Popen([*command, member], stdout=quiet, stderr=quiet, **how) for member in FLA]
+    how: dict[str, Any] = {"cwd": provenance.ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return [
+        subprocess.Popen([*command, member, "--dv", str(dv), "--shard", f"{shard}/{shards}"], **how)
+        for (member, dv), shards in WARMED.items()
+        for shard in range(shards)
+    ]
 
 
 def _joined(children: list[subprocess.Popen[bytes]], end: float) -> None:
@@ -302,7 +305,10 @@ def main(argv: list[str] | None = None) -> int:
     child = commands.add_parser("serve")
     child.add_argument("phase", choices=list(PHASES))
     child.add_argument("--tasks", default="")
-    commands.add_parser("warm").add_argument("member")
+    ahead = commands.add_parser("warm")
+    ahead.add_argument("member")
+    ahead.add_argument("--dv", type=int, default=128)
+    ahead.add_argument("--shard", default="0/1", metavar="i/n", help="counted from 0")
     commands.add_parser("record").add_argument("folder", type=Path)
     given = parser.parse_args(argv)
     if given.command == "build":
@@ -314,7 +320,8 @@ def main(argv: list[str] | None = None) -> int:
     if given.command == "warm":
         from lethe.evidence.gdn_gpu_baselines import warm
 
-        warm(given.member)
+        shard, _, shards = given.shard.partition("/")
+        warm(given.member, given.dv, int(shard), int(shards))
     elif given.command == "run":
         try:
             run(given.out, given.seconds, given.only)

@@ -5,8 +5,9 @@ capture that fails spoils the one that it happens in. Ours is timed in the same 
 backward pass where the other side can be asked for it alone, and both together.
 
 * fla (``fla.ops``) is called through autograd: forward, and forward with backward. Its kernels tune
-  themselves on first use, which takes minutes; `warm` does that beforehand for one member, in a process of
-  its own, and Triton keeps what it finds (``TRITON_CACHE_AUTOTUNING``).
+  themselves on first use, alone on the device, and Triton keeps what they find
+  (``TRITON_CACHE_AUTOTUNING``). Nearly all of that time is compiling, which `warm` does beforehand, in
+  processes beside each other, without timing anything.
 * cuDNN's frontend has KDA for sm_90: its two launches are called directly, bfloat16, d_k = d_v = 128.
 
 Where the other side cannot be imported the row is ``skipped``, with the reason.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import metadata
 from typing import Any
@@ -125,14 +127,45 @@ def fla(shape: Shape) -> Row:
     return {**beside(c, steps, agrees), "version": metadata.version("fla-core")}
 
 
-def warm(member: str) -> None:
-    """Let fla compile and tune itself for a member, on a short sequence: what it tunes by does not contain
-    the length."""
-    for dv in (128, 64) if member in ("gdn2", "kda") else (128,):
-        c = replace(Shape(member, dv=dv), length=512).call()
+WARMED = {("gdn2", 128): 4, ("kda", 128): 4, ("gla", 128): 2, ("gdn2", 64): 3, ("kda", 64): 3}
+"""(Member, d_v) -> processes that compile its configurations beside each other: one a core of sixteen."""
+
+
+@contextmanager
+def untimed(shard: int, shards: int) -> Iterator[None]:
+    """Inside, an autotuner compiles and launches each configuration of a shard (counted from 0) once, takes
+    the first that runs, and keeps no result."""
+    from triton.runtime.autotuner import Autotuner
+
+    bench, kept = Autotuner._bench, Autotuner.check_disk_cache
+
+    def once(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
+        among = min(shards, len(tuner.configs))
+        if tuner.configs.index(config) % among != shard % among:
+            return 3 * [float("inf")]
+        tuner.__dict__["do_bench"] = lambda call, quantiles=None: (call(), 3 * [1.0])[1]
+        found: list[float] = bench(tuner, *args, config=config, **meta)
+        return found
+
+    def afresh(tuner: Any, key: Any, configs: Any, find: Callable[[], Any]) -> bool:
+        find()
+        return False
+
+    Autotuner._bench, Autotuner.check_disk_cache = once, afresh
+    try:
+        yield
+    finally:
+        Autotuner._bench, Autotuner.check_disk_cache = bench, kept
+
+
+def warm(member: str, dv: int, shard: int, shards: int) -> None:
+    """Let fla compile a share of its configurations for a member, on a short sequence: what it compiles and
+    tunes by does not contain the length."""
+    c = replace(Shape(member, dv=dv), length=512).call()
+    with untimed(shard, shards):
         for step in _fla(c, member)[0].values():
             step()
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
 
 
 # --- cuDNN's frontend -------------------------------------------------------------------------

@@ -1,13 +1,15 @@
 """Everything about the six kernels that needs a GPU, in one call that writes as it goes.
 
     python -m lethe.evidence.kernels_gpu run --out FOLDER --official PATH [--seconds 480]
+    python -m lethe.evidence.kernels_gpu controls --out FOLDER
     python -m lethe.evidence.kernels_gpu dry [--target 90] [--shard i/n]
     python -m lethe.evidence.kernels_gpu record FOLDER
 
 `run` builds mamba-ssm's CUDA scan and compiles the speed grid in the background while it runs the GPU tests
 (values, gradients, the same bits twenty times, graph replay), the sanitizer where it starts, and the audit of
 the controls; then the speed grid for the time that is left. Each step leaves a file, so that a run which is
-cut short keeps what it has. It needs torch, triton, numpy and pytest. `dry` needs no GPU: it goes through
+cut short keeps what it has; `controls` judges the controls alone, those that a folder lacks: the wide heads of
+C3 compile for nine minutes. It needs torch, triton, numpy and pytest. `dry` needs no GPU: it goes through
 every launch of the speed grid and compiles it for the target, so that no compile error is first seen on a
 device. `record` writes what `run` left to ``data/measured``.
 """
@@ -194,20 +196,18 @@ def _finished(command: list[str], seconds: float, keep: int = 3000) -> Step:
     return {"status": done.returncode, "output": (done.stdout + done.stderr)[-keep:]}
 
 
-def controls(file: Path) -> Step:
-    """The six controls on the device, judged as the audit judges; a line for each as soon as it is done."""
-    from lethe.audit import lines
-    from lethe.audit.pool import JudgeSettings, judged
+def controls(out: Path) -> Step:
+    """The six controls on the device, judged as the audit judges; a line for each as soon as it is done. A
+    folder that has some of them gets the others."""
+    from lethe.audit import run
+    from lethe.audit.pool import JudgeSettings
     from lethe.evidence import controls as corpus
 
-    settings = JudgeSettings(device="cuda", quick=True)
-    found = []
-    with file.open("w", encoding="utf-8") as out:
-        for result in judged(list(corpus.load().rows()), settings, workers=len(corpus.NAMES)):
-            line = lines.make(result.row, result.verdict, settings.record(), result.wall)
-            found.append(line)
-            out.write(json.dumps(line, sort_keys=True) + "\n")
-            out.flush()
+    out.mkdir(parents=True, exist_ok=True)
+    elsewhere.note(out)
+    judging = JudgeSettings(device="cuda", quick=True)
+    done = run.run(corpus.load(), out / "controls.jsonl", settings=judging, workers=len(corpus.NAMES))
+    found = run.merge([done.path])
     return {"passed": corpus.passed(found), "of": len(corpus.NAMES), "shortfalls": corpus.shortfalls(found)}
 
 
@@ -298,7 +298,8 @@ def _launches(case: Any, mode: str) -> None:
 
 
 def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured") -> list[Path]:
-    """Write what `run` left: ``mamba3_speed``, ``mamba3_gpu`` and ``controls_audit`` of that device."""
+    """Write what `run` or `controls` left: ``mamba3_speed``, ``mamba3_gpu`` and ``controls_audit`` of that
+    device."""
     from lethe.audit import lines
     from lethe.audit.run import merge
 
@@ -320,7 +321,8 @@ def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured")
     steps = {name: read(f"{name}.json") for name in ("tests", "sanitizer", "build", "controls", "speed")}
     if "library" in steps["build"]:
         steps["build"]["library"] = Path(steps["build"]["library"]).name
-    keep("mamba3_gpu", steps, "lethe/evidence/kernels_gpu.py", {})
+    if steps["tests"]:
+        keep("mamba3_gpu", steps, "lethe/evidence/kernels_gpu.py", {})
     if (folder / SPEED).is_file():
         samples = [json.loads(line) for line in (folder / SPEED).read_text().splitlines()]
         keep("mamba3_speed", samples, "lethe/kernels/mamba3/bench.py", {"build": steps["build"]})
@@ -352,7 +354,7 @@ def main(argv: list[str] | None = None) -> int:
     elif given.command == "build":
         build(given.official, given.folder, given.out)
     elif given.command == "controls":
-        _step(given.out, "controls", lambda: controls(given.out / "controls.jsonl"))
+        _step(given.out, "controls", lambda: controls(given.out))
     elif given.command == "sanitizer":
         _step(given.out, "sanitizer", lambda: sanitizer(120.0))
     elif given.command == "dry":

@@ -35,6 +35,17 @@ def test_a_record_names_the_device_that_measured(left, tmp_path):
     assert load(written[0]).samples["tests"]["status"] == 0
 
 
+def test_controls_that_were_judged_alone_are_recorded_alone(left, tmp_path):
+    from tests.paper.lines import line
+
+    (left / "tests.json").unlink()
+    (left / "speed.jsonl").unlink()
+    (left / "controls.jsonl").write_text(json.dumps(line(0)) + "\n")
+    written = kernels_gpu.record(left, tmp_path)
+    assert [p.name for p in written] == ["controls_audit.json"]
+    assert [sample["id"] for sample in load(written[0]).samples] == [line(0)["id"]]
+
+
 def test_a_failing_step_leaves_its_error(tmp_path):
     def fails():
         raise RuntimeError("no device")
