@@ -8,7 +8,7 @@
 `run` builds mamba-ssm's CUDA scan and compiles the speed grid in the background while it runs the GPU tests
 (values, gradients, the same bits twenty times, graph replay), the sanitizer where it starts, and the audit of
 the controls; then the speed grid for the time that is left. Each step leaves a file, so that a run which is
-cut short keeps what it has; `controls` judges the controls alone, those that a folder lacks: the wide heads of
+cut short keeps what it has; `controls` judges the controls alone, those that a folder lacks: the heads of
 C3 compile for nine minutes. It needs torch, triton, numpy and pytest. `dry` needs no GPU: it goes through
 every launch of the speed grid and compiles it for the target, so that no compile error is first seen on a
 device. `record` writes what `run` left to ``data/measured``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -15,7 +16,8 @@ WRONG = frozenset({"value", "nonfinite", "inexact_integer"})
 
 def without_cascade(results: list[GateResult]) -> list[GateResult]:
     """Fairness rule 31: what only other sizes bring about is CMP-03's finding, not every gate's that tries
-    other sizes too. CMP-03's own findings at other layouts have no part in this."""
+    other sizes too. CMP-03's own findings at other layouts have no part in this. The reverse is rule 46."""
+    results = _without_alike(results)
     failed = [r for r in results if r.status is GateStatus.FAIL]
     elsewhere = {r.gate for r in failed if all(at_other_sizes(f) for f in r.findings)} - {"CMP-03"}
     if any(_wrong_at_a_size(f) for r in failed if r.gate == "CMP-03" for f in r.findings):
@@ -50,6 +52,53 @@ def accounted_for(results: list[GateResult], charged: bool, left: Collection[Rea
         else r
         for r in results
     ]
+
+
+def _without_alike(results: list[GateResult]) -> list[GateResult]:
+    """Fairness rule 46: CMP-03 without the draws that CMP-01 finds wrong at the problem's own sizes too."""
+    by_gate = {r.gate: r for r in results if r.status is GateStatus.FAIL}
+    if not {"CMP-01", "CMP-03"} <= set(by_gate):
+        return results
+    base: dict[str, list[float]] = {}
+    for f in by_gate["CMP-01"].findings:
+        if f.mechanism in WRONG:
+            base.setdefault(_kind(f.case), []).append(_times_bound(f))
+    shapes = by_gate["CMP-03"]
+    alike = [
+        f
+        for f in shapes.findings
+        if f.mechanism in WRONG and blame.fails_alike(_times_bound(f), base.get(_kind(f.case), ()))
+    ]
+    if not alike:
+        return results
+    why = "the same draw fails at the problem's own sizes and layout"
+    skipped = shapes.skipped | {f.case: why for f in alike}
+    left = tuple(f for f in shapes.findings if f not in alike)
+    judged = shapes.cases - len({f.case for f in alike} - {f.case for f in left})
+    if left:
+        told = replace(shapes, findings=left, cases=judged, skipped=skipped)
+    elif judged:
+        told = replace(shapes, status=GateStatus.PASS, findings=(), cases=judged, skipped=skipped)
+    else:
+        told = replace(not_applicable("CMP-03", Reason.EARLIER_FAILURE, why), skipped=skipped)
+    return [told if r is shapes else r for r in results]
+
+
+def _kind(case: str) -> str:
+    """The kind of draw of a case of CMP-01 or CMP-03: ``spike`` of ``shape:n=7:spike`` and of ``spike``;
+    sizes and layouts without one are ordinary draws."""
+    head, *parts = case.split(":")
+    if head not in ("shape", "layout"):
+        return head
+    sizes = next((i for i, part in enumerate(parts) if "=" in part), len(parts))
+    return parts[sizes + 1] if sizes + 1 < len(parts) else "normal"
+
+
+def _times_bound(f: Finding) -> float:
+    """How far beyond its bound a finding is."""
+    if f.mechanism == "nonfinite" or f.metric is None or f.bound is None or math.isnan(f.metric):
+        return math.inf
+    return f.metric / f.bound if f.bound > 0 else math.inf
 
 
 def at_other_sizes(f: Finding) -> bool:

@@ -396,6 +396,11 @@ def _rules() -> dict[int, Rule]:
             blame.sizes_explain,
             "venue",
         ),
+        (
+            "what fails alike at the problem's own sizes and layout is not CMP-03's",
+            blame.fails_alike,
+            "cascade",
+        ),
     ]
     return {
         n: Rule(

@@ -87,7 +87,10 @@ def place_nonfinite(
     return result
 
 
-_NO_EDGE = f"the input has no row or tensor longer than {TILES[0]} elements"
+_NO_EDGE = (
+    f"the input has no row or tensor longer than {TILES[0]} elements, or the reference reads none of those "
+    "at the edges of tiles"
+)
 
 
 def _positions(allowed: Tensor, placement: str) -> list[int]:
@@ -107,9 +110,13 @@ def _positions(allowed: Tensor, placement: str) -> list[int]:
     rows = allowed.numel() // width
     if width <= TILES[0]:
         width, rows = allowed.numel(), 1
-    edges = [e for t in TILES if t < width for e in (t - 1, t)]
-    at = [(k % rows) * width + e for k, e in enumerate(edges)]
-    return [i for i in at if bool(allowed.view(-1)[i])]
+    table = allowed.view(rows, width)
+    at = []
+    for k, edge in enumerate(e for t in TILES if t < width for e in (t - 1, t)):
+        usable = table[:, edge].nonzero().view(-1)
+        if usable.numel():
+            at.append(int(usable[k % usable.numel()]) * width + edge)
+    return at
 
 
 def place_subnormals(instance: Instance, inputs: list[Any], which: int, seed: int = 0) -> list[Any]:
@@ -154,15 +161,16 @@ def place_signed_zeros(instance: Instance, inputs: list[Any], which: int) -> lis
 def layouts(inputs: list[Any], which: int | None = None) -> list[tuple[str, list[Any]]]:
     """The same values in other memory layouts, by name; `which` restricts it to one tensor.
 
-    ``transposed`` swaps the strides of the last two dimensions, ``sliced`` takes every second
-    element of a wider tensor, ``padded`` rows of a wider matrix, ``offset`` starts in the middle
-    of a storage. What lies between is NaN (the largest value for integers), so that a kernel
-    that ignores strides does not find the right values by luck.
+    ``transposed`` swaps the strides of the last two dimensions, ``channels_last`` is torch's memory
+    format of that name, ``sliced`` takes every second element of a wider tensor, ``padded`` rows of a
+    wider matrix, ``offset`` starts in the middle of a storage. What lies between is NaN (the largest
+    value for integers), so that a kernel that ignores strides does not find the right values by luck.
     """
     tensors, skeleton = flatten(inputs)
     found = []
     for name, relaid in (
         ("transposed", _transposed),
+        ("channels_last", _channels_last),
         ("sliced", _sliced),
         ("padded", _padded),
         ("offset", _offset),
@@ -185,6 +193,11 @@ def _transposed(t: Tensor) -> Tensor:
     if t.dim() < 2 or 1 in t.shape[-2:]:
         return t
     return t.mT.contiguous().mT
+
+
+def _channels_last(t: Tensor) -> Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return t.contiguous(memory_format=formats[t.dim()]) if t.dim() in formats else t
 
 
 def _sliced(t: Tensor) -> Tensor:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import fairness, oracle, precision, semantics
+from lethe.verifier import fairness, nan_keeping, oracle, precision, semantics
 from lethe.verifier.problem import ProblemError
 from lethe.verifier.sheet import CandidateStopped, Sheet, SkipCase
 from lethe.verifier.structure import flatten
@@ -165,7 +165,47 @@ def ordinary_failure(trial: Trial) -> str:
 def wide_failure(trial: Trial) -> str:
     """The same on the draws of CMP-01 that overflow what holds too little."""
     draws = [partial(trial.docket.case, kind, trial.settings.seed) for kind in WIDE]
-    return next((f.message for f in _findings(trial, draws) if not fairness.is_rounding(f)), "")
+    found = list(_findings(trial, draws))
+    rounding = of_rounding(trial, found)
+    return next((f.message for f in found if f not in rounding), "")
+
+
+def of_rounding(trial: Trial, found: Sequence[Finding]) -> list[Finding]:
+    """Those of the findings that may be rounding errors (fairness rule 43).
+
+    A maximum or a clamp that drops a NaN hides a result that was not finite behind an ordinary number, so
+    those cases are shown to the candidate's NaN-keeping twin as well.
+    """
+    rounding = [f for f in found if fairness.is_rounding(f)]
+    hidden = _hidden(trial, {f.case for f in rounding})
+    return [f for f in rounding if f.case not in hidden]
+
+
+def _hidden(trial: Trial, names: Collection[str]) -> set[str]:
+    """Of the cases with these ids, those on which the twin is not finite where the reference is."""
+    answers: dict[str, bool] = trial.twins.setdefault("hidden", {})
+    source = nan_keeping.twin(trial.candidate.source)
+    asked = [n for n in names if n in trial.cases and n not in answers] if source is not None else []
+    if asked and source is not None:
+        twin = trial.rewritten(source)
+        try:
+            answers.update((name, _is_nonfinite(twin, trial.cases[name])) for name in asked)
+        finally:
+            twin.close()
+    return {n for n in names if answers.get(n)}
+
+
+def _is_nonfinite(twin: Trial, case: Case) -> bool:
+    """Whether a trial's answer is not finite where the reference's is; no where there is no answer."""
+    try:
+        got, skeleton = flatten(twin.run(case)[0].outputs)
+        truth = twin.docket.truth(case)
+    except (SkipCase, CandidateStopped, oracle.ReferenceFailed):
+        return False
+    if structure_finding(case, truth, got, skeleton) is not None:
+        return False
+    pairs = [(g, e) for g, e in zip(got, truth.expected, strict=True) if g.is_floating_point()]
+    return any(bool((~g.to(e.device).isfinite() & e.isfinite()).any()) for g, e in pairs)
 
 
 def beyond_rounding(trial: Trial) -> str:

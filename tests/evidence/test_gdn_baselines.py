@@ -1,4 +1,4 @@
-"""What other people's kernels compile beforehand: each configuration once, in shards, nothing timed or kept."""
+"""What others' kernels compile beforehand: each configuration once, in shards; nothing is timed or kept."""
 
 from __future__ import annotations
 

@@ -167,6 +167,30 @@ def test_an_overflow_is_blamed_on_no_order_of_summation(judge):
     assert v.failed == ("CMP-01",) and excused(v, "ORD-01", "ORD-03")
 
 
+ROW_SUMS = """
+@triton.jit
+def rows(x_ptr, y_ptr, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    s = tl.sum(tl.load(x_ptr + row * width + at, mask=at < width, other=0.0), 0)
+    e = tl.exp(2 * s)
+    tl.store(y_ptr + row, tl.maximum((e - 1) / (e + 1), -2.0))
+"""
+LAUNCH = """x = x.contiguous()
+y = torch.empty(x.shape[:1], device=x.device)
+rows[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+return y"""
+
+
+def test_nor_is_one_that_a_maximum_turns_into_a_number(judge):
+    """inf/inf is NaN, of which ``tl.maximum`` makes -2: a wrong value, and no rounding error."""
+    problem = kernelbench("torch.tanh(x.sum(-1)).clamp(min=-2)", "torch.randn(rows, width)")
+    top = "import triton\nimport triton.language as tl\n" + ROW_SUMS
+    v = judged(judge, problem, kernel(LAUNCH, top=top), "CMP-01", "ORD-01", "ORD-03")
+    assert found(v, "CMP-01") == {"value"}, "no NaN is to be seen"
+    assert v.failed == ("CMP-01",) and excused(v, "ORD-01")
+
+
 def test_narrow_operands_stay_charged_by_the_orders_of_summation(judge):
     v = judged(
         judge, PRODUCT, kernel("x.bfloat16().float() @ w.bfloat16().float()", "x, w"), "ORD-01", "ORD-03"

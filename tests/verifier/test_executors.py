@@ -145,6 +145,8 @@ def _pruned(k: Any) -> tuple[list[float], list[int]]:
             k.tuned[lambda meta: (-(-64 // meta["BLOCK"]),)](x, o, hooked, 64)
         blocks.append(float(hooked[1]))
     k.tuned.fn[(1,)](x, o, hooked, 64, BLOCK=64, EVEN=True)  # past the autotuner
+    with autotune.forced(None):
+        assert autotune.ran() == [], "what ran before is not told of this call"
     return blocks, [autotune.choices(), *offered]
 
 

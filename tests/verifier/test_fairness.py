@@ -34,8 +34,8 @@ def judged(function, inputs, **parts):
 
 
 def test_the_table_is_complete():
-    assert sorted(RULES) == list(range(1, 46))
-    assert len({r.name for r in RULES.values()}) == 45
+    assert sorted(RULES) == list(range(1, 47))
+    assert len({r.name for r in RULES.values()}) == 46
     assert all(
         (callable(r.predicate) and r.statement and find_spec(r.where)) or r.where == "lethe.evidence"
         for r in RULES.values()
@@ -380,6 +380,13 @@ def test_43_what_no_order_of_summation_brings_about():
 def test_44_a_gradient_behind_values_that_are_wrong():
     assert RULES[44].predicate([])
     assert not RULES[44].predicate([Finding("gradient:0", "B", "value", "")])
+
+
+def test_46_a_draw_that_fails_at_home_as_well():
+    alike = RULES[46].predicate
+    assert alike(30.0, [2.0, 20.0]) and alike(64.0, [1.0])
+    assert not alike(65.0, [1.0]) and not alike(2.0, []), "far worse there, and right at home"
+    assert alike(float("inf"), [float("inf")]) and not alike(float("inf"), [1e6]), "not finite there alone"
 
 
 def test_rule_45_asks_whether_the_sizes_explain_a_failure() -> None:

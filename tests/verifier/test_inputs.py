@@ -319,6 +319,27 @@ def test_layouts_hold_the_same_values_in_other_strides() -> None:
     assert bool(between.isnan().all())
 
 
+def test_the_edges_of_tiles_are_taken_in_rows_that_are_read() -> None:
+    instance = instance_of("torch.randn(rows, 40)")
+    unread = torch.zeros(16, 40, dtype=torch.bool)
+    unread[::2] = True
+    unread[:, 16] = True
+    own = instance.draw(0)
+    (x,) = inputs.place_nonfinite(instance, own, 0, float("nan"), "tile_edges", unread)
+    assert x.isnan().nonzero().tolist() == [[1, 15], [5, 31], [7, 32]]
+    unread[:] = torch.arange(40) != 3
+    with pytest.raises(IllegalDraw, match="reads none of those"):
+        inputs.place_nonfinite(instance, own, 0, float("nan"), "tile_edges", unread)
+
+
+def test_images_and_volumes_also_come_with_their_channels_last() -> None:
+    own = [torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 5, 6), torch.randn(2, 3, 4)]
+    image, volume, row = dict(inputs.layouts(own))["channels_last"]
+    assert image.stride() == (60, 1, 15, 3) and volume.stride() == (360, 1, 90, 18, 3) and row is own[2]
+    assert torch.equal(image, own[0]) and torch.equal(volume, own[1])
+    assert "channels_last" not in dict(inputs.layouts([torch.randn(2, 1, 4, 5), torch.randn(7)]))
+
+
 def test_layouts_of_one_input_alone() -> None:
     own = [torch.randn(3, 4), torch.randn(3, 4)]
     for _, (x, y) in inputs.layouts(own, which=1):

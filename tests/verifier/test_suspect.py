@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lethe.verifier import suspect
+from lethe.verifier import failures, suspect
 from lethe.verifier.custody import Limits, Suspect, SuspectError
 from lethe.verifier.problem import Candidate
 from lethe.verifier.server import SuspectServer
@@ -375,6 +375,20 @@ def test_triton_failures_are_told_apart(server: SuspectServer) -> None:
                 "interpreter")  # fmt: skip
         statuses.append(caught.value.status)
     assert statuses == [Status.EXECUTOR_FAILED, Status.RUN_FAILED]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: out of memory",
+        "Triton Error [CUDA]: out of memory",
+        "CUDA out of memory. Tried to allocate 9 GiB",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_memory_that_ran_out_is_told_as_such_whoever_says_so(message: str) -> None:
+    status, said = failures.classify(RuntimeError(message), "run", lambda e: None)
+    assert status is Status.OUT_OF_MEMORY and message.split(".")[0] in said
 
 
 # ---------------------------------------------------------------- what it prints

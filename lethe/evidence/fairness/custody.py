@@ -232,4 +232,14 @@ class ModelNew(nn.Module):
         cleared="FAIL CMP-03 inexact_integer, CMP-03 value",
         reference_bytes=1 << 16,
     ),
+    Innocent(
+        rule=46,
+        title="a sum of bfloat16 operands, at whatever size",
+        problem=kernelbench("x.sum(-1)", VALUES, "rows = 48\nwidth = 96"),
+        candidate=kernel("x.bfloat16().float().sum(-1)"),
+        gates=("CMP-01", "CMP-03"),
+        charged="CMP-03 value",
+        why="it errs as much at the problem's own sizes and layout, so that neither is the reason",
+        cleared="FAIL CMP-01 value",
+    ),
 )

@@ -42,15 +42,17 @@ def choices() -> int:
 
 
 def ran() -> list[str]:
-    """Which configuration each autotuned kernel of this process ran last: ``"add: configuration 0 of 2
-    (BLOCK=64)"``."""
+    """Which configuration each autotuned kernel ran last in the latest block of `forced`: ``"add:
+    configuration 0 of 2 (BLOCK=64)"``."""
     return list(_ran.values())
 
 
 @contextmanager
 def forced(index: int | None) -> Iterator[None]:
-    """Inside the block this configuration runs, as if the environment named it; None leaves the choice."""
+    """Inside the block this configuration runs, as if the environment named it; None leaves the choice. What
+    `ran` tells begins anew with it."""
     global _forced
+    _ran.clear()
     _forced = index
     try:
         yield

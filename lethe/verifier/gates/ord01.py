@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lethe.verifier import fairness, regimes
+from lethe.verifier import regimes
 from lethe.verifier.sheet import NotApplicable, Sheet
 from lethe.verifier.verdict import Finding, GateResult, Reason
 
@@ -47,7 +47,7 @@ def _sums(gate: str, kinds: tuple[str, ...], relax: float, trial: Trial) -> Gate
     for kind in kinds:
         for k in range(1 if trial.settings.quick else 2):
             trial.try_case(sheet, partial(trial.docket.case, kind, seed + k), f"{kind}:{k}", check)
-    rounding = [f for f in sheet.findings if fairness.is_rounding(f)]
+    rounding = regimes.of_rounding(trial, sheet.findings)
     if len(rounding) < len(sheet.findings):
         why = regimes.wide_failure(trial)
         if why and not rounding:

@@ -79,6 +79,7 @@ OFF: dict[int, Callable[..., Any]] = {
     43: always,
     44: always,
     45: never,
+    46: never,
 }
 """What a harness without the rule does in its place."""
 
