@@ -95,7 +95,8 @@ def _worst(v: Tensor, y: Tensor, bound: Tensor, valid: Tensor, swallowed: Tensor
     minted = valid & ~v.isfinite() & ~same
     ratio = torch.where(valid & ~same, error / bound, 0.0).masked_fill(minted, math.inf)
     at = ratio.reshape(-1).argmax()
-    values = [t.expand(ratio.shape).reshape(-1)[at] for t in (ratio, error, bound, y, v)]
+    # not `[at]`, which reads the index first
+    values = [t.expand(ratio.shape).reshape(-1).take(at) for t in (ratio, error, bound, y, v)]
     counts = [valid.sum(), (ratio > 1).sum(), minted.sum(), torch.as_tensor(swallowed, device=v.device), at]
     # one read of everything: a wait for a device that others share costs more than the comparison
     read = torch.stack([t.double() for t in (*values, *counts)]).tolist()

@@ -87,13 +87,7 @@ class Spread:
 def _jitter(mode: Perturb, value: Any) -> Any:
     """Inputs moved by one relative rounding error each; zeros, infinities and integers stay."""
 
-    def move(t: Tensor) -> Tensor:
-        if t.dtype != torch.float64:
-            return t
-        moved = t * (1 + mode.unit * mode.uniform(t))
-        return torch.where(t.isfinite(), moved, t)
-
-    return map_tensors(value, move)
+    return map_tensors(value, lambda t: mode.jittered(t) if t.dtype == torch.float64 else t)
 
 
 def _perturbed_reference(instance: Instance, mode: Perturb) -> nn.Module:
@@ -102,7 +96,7 @@ def _perturbed_reference(instance: Instance, mode: Perturb) -> nn.Module:
     with torch.no_grad():
         for t in [*module.parameters(), *module.buffers()]:
             if t.dtype == torch.float64:
-                t.copy_(torch.where(t.isfinite(), t * (1 + mode.unit * mode.uniform(t)), t))
+                t.copy_(mode.jittered(t))
     return module
 
 
@@ -127,6 +121,7 @@ class _Collector:
 
     def __init__(self, expected: list[Tensor], unit: float) -> None:
         self.expected = [t.double() for t in expected]
+        self.finite = [t.isfinite() for t in self.expected]
         self.unit = unit
         self.spread = [torch.zeros_like(t) for t in self.expected]
         self.disagree = [torch.zeros(t.shape, dtype=torch.bool, device=t.device) for t in self.expected]
@@ -147,9 +142,8 @@ class _Collector:
             z = z.double()
             if self._previous is not None and self._previous[i].shape == z.shape:
                 self.still[i] |= z == self._previous[i]
-            self.disagree[i] |= y.isfinite() != z.isfinite()
-            difference = (z - y).abs()
-            difference = torch.where(difference.isfinite(), difference, 0.0)
+            self.disagree[i] |= self.finite[i] != z.isfinite()
+            difference = (z - y).abs().nan_to_num_(0.0, 0.0, 0.0)
             if overflowed:
                 self.disagree[i] |= difference > FAR_OFF * (self.spread[i] + 2 * self.unit * y.abs())
             else:

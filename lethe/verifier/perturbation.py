@@ -135,6 +135,13 @@ class Perturb(EagerMode):
             move = self._moved_at_once if t.is_cuda and HAS_TRITON else self._moved
             return move(t, scale, factor, terms, vanishing)
 
+    def jittered(self, t: Tensor) -> Tensor:
+        """`t` (float64) with one relative rounding error each; zeros and infinities stay."""
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            if t.is_cuda and HAS_TRITON:
+                return self._moved_at_once(t, None, 0.0, 1, False, flushed=False)
+            return torch.where(t.isfinite(), t * (1 + self.unit * self.uniform(t)), t)
+
     def _moved(self, t: Tensor, scale: Tensor | None, factor: float, terms: int, vanishing: bool) -> Tensor:
         real = real_view(t.detach())
         size = real.abs()
@@ -151,9 +158,16 @@ class Perturb(EagerMode):
         return torch.view_as_complex(moved) if t.is_complex() else moved
 
     def _moved_at_once(
-        self, t: Tensor, scale: Tensor | None, factor: float, terms: int, vanishing: bool
+        self,
+        t: Tensor,
+        scale: Tensor | None,
+        factor: float,
+        terms: int,
+        vanishing: bool,
+        flushed: bool = True,
     ) -> Tensor:
-        """The same in one launch, with random numbers of its own."""
+        """The same in one launch, with random numbers of its own; nothing is taken to be `flushed` on demand,
+        and nothing leaves the range."""
         from lethe.verifier.perturbation_kernel import move
 
         self._calls += 1
@@ -163,10 +177,10 @@ class Perturb(EagerMode):
             self._escapes(t.device),
             seed=((self.seed << 24) + self._calls) % (1 << 63),
             unit=self.unit,
-            tiny=self.tiny,
+            tiny=self.tiny if flushed else 0.0,
             grown=self.unit * factor,
             underflow=self.tiny * terms if terms > 1 else 0.0,
-            limit=self.limit,
+            limit=self.limit if flushed else None,
             vanishing=vanishing,
             coherent=self.coherent,
         )

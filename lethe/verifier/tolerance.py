@@ -213,14 +213,14 @@ def _is_structured(t: Tensor) -> bool:
     finite = t[t.isfinite()]
     if finite.numel() < 2:
         return False
-    if bool((finite >= 0).all()) or bool((finite <= 0).all()) or _has_few_values(finite):
-        return True
-    for d in range(t.dim()):
-        if t.shape[d] > 2:
-            step = t.diff(dim=d)
-            if bool((step >= 0).all()) or bool((step <= 0).all()):
-                return True
-    return False
+    steps = (t.diff(dim=d) for d in range(t.dim()) if t.shape[d] > 2)
+    return _one_signed(finite) or _has_few_values(finite) or any(map(_one_signed, steps))
+
+
+def _one_signed(t: Tensor) -> bool:
+    """Whether all elements are at least 0, or all at most 0; found with one wait for the device."""
+    low, high = torch.stack(t.aminmax()).tolist()
+    return bool(low >= 0 or high <= 0)
 
 
 def chargeable(truth: Tensor, working: Tensor | None, disagree: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -316,9 +316,9 @@ def gamma(n: int, unit: float) -> float:
 
 def worst_ratio(truth: Tensor, working: Tensor | None, base: Tensor, valid: Tensor) -> float:
     """Largest |working - truth| / base over the valid elements; 0 if there is nothing to compare."""
-    if working is None or not bool(valid.any()):
+    if working is None or not valid.numel():
         return 0.0
-    return float(((working - truth).abs() / base)[valid].max())
+    return float(torch.where(valid, (working - truth).abs() / base, 0.0).max())
 
 
 def _normwise(base: Tensor, valid: Tensor) -> Tensor:

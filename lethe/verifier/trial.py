@@ -15,7 +15,7 @@ from lethe.verifier.docket import Case, Docket, Sizes, Truth, cast_floating, tri
 from lethe.verifier.problem import Candidate, ProblemError
 from lethe.verifier.settings import Settings
 from lethe.verifier.sheet import CandidateStopped, Sheet, SkipCase
-from lethe.verifier.structure import flatten
+from lethe.verifier.structure import flatten, map_tensors
 from lethe.verifier.verdict import Finding, Status
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ class Trial:
         self._built = None
         built = self._construct(sizes, dtype)
         if self.candidate.kind == "module":
-            reference = cast_floating(dict(instance.module.state_dict()), dtype)
+            held = map_tensors(dict(instance.module.state_dict()), lambda t: t.cpu())
+            reference = cast_floating(held, dtype)
             alignment = weights.align(reference, built)
             if alignment.how == "not_auditable":
                 raise CandidateStopped(Status.NOT_AUDITABLE, alignment.reason)

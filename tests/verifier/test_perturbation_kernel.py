@@ -50,6 +50,10 @@ found["flush"] = [float(t.abs().max()) for t in flushed]
 z = torch.randn(40, 8, dtype=torch.complex128).T
 moved = at_once(mode(), z)
 found["layout"] = [moved.stride() == z.stride(), float(((moved - z).abs() / z.abs()).max())]
+small = x * 1e-40
+moves = mode(limit=1e-41)._moved_at_once(small, None, 0.0, 1, False, flushed=False), mode().jittered(small)
+found["jitter"] = [float(((t - small) / small).abs().max()) * 2.0**24 for t in moves]
+found["kept"] = str(mode(limit=1.0)._moved_at_once(edge, None, 0.0, 1, False, False)[[0, 2, 3, 4]].tolist())
 gaps = x[::3]
 found["gaps"] = float(((at_once(mode(), gaps) - gaps) / gaps).abs().max())
 print(json.dumps(found))
@@ -102,3 +106,8 @@ def test_layout_is_kept_and_gaps_are_read_over(found):
     same, largest = found["layout"]
     assert same and 0 < largest < 2 * 2.0**-24
     assert 0 < found["gaps"] <= 1.0001 * 2.0**-24
+
+
+def test_inputs_and_weights_move_by_one_relative_error_however_small(found):
+    assert all(0.9 < largest <= 1.001 for largest in found["jitter"])
+    assert found["kept"] == "[0.0, inf, -inf, nan]"
