@@ -117,7 +117,14 @@ def judge_row(judge: JudgeLike, row: Row) -> Verdict:
     return harness_failed(row, f"the judge raised {type(failure).__name__}: {failure}")
 
 
-CROWDED = ("out of memory", "memory ran out", "busy or unavailable", "CUDNN_STATUS_", "CUBLAS_STATUS_")
+CROWDED = (
+    "out of memory",
+    "OutOfMemoryError",
+    "memory ran out",
+    "busy or unavailable",
+    "CUDNN_STATUS_",
+    "CUBLAS_STATUS_",
+)
 """What the device and its libraries say where others hold it; some of them for other reasons too."""
 
 
@@ -127,8 +134,11 @@ def is_crowded(verdict: Verdict) -> bool:
     if verdict.status is Status.OUT_OF_MEMORY:
         return True
     errors = [g for g in verdict.gates if g.status is GateStatus.ERROR and g.whose is not Blame.EXECUTOR]
-    told = [g.detail for g in errors] + ([verdict.message] if verdict.status is not Status.JUDGED else [])
+    told = [verdict.message] if verdict.status is not Status.JUDGED else []
+    told += [g.detail for g in verdict.gates if g.whose is not Blame.EXECUTOR]
     told += [f.message for g in verdict.gates for f in g.findings]
+    told += [why for g in verdict.gates for why in g.skipped.values()]
+    told += verdict.unprobed.values()
     return any(g.detail == UNREPEATED for g in errors) or any(sign in t for t in told for sign in CROWDED)
 
 

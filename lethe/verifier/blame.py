@@ -109,17 +109,18 @@ def executor_fault(status: Status) -> bool:
 
 ALIKE = 64.0
 """An error over its bound differs between sizes where one grows with n and the other with sqrt(n), as a
-sum's of rounded operands does: by sqrt(4096) between one term and 4,096. A tail that is lost errs by the
-value itself, thousands of times its bound and more."""
+sum's of rounded operands does: by sqrt(4096) between one term and 4,096. Where this hides a fault that only a
+size shows, the candidate stays convicted by CMP-01."""
 
 
 def fails_alike(here: float, at_base: Collection[float]) -> bool:
     """Rule 46: the same kind of draw breaks its bound at the problem's own sizes and layout as well, about as
     far (within `ALIKE`), so that neither another size nor another layout is to blame.
 
-    here, at_base: errors over their bounds; infinite where a result is not finite.
+    here, at_base: errors over their bounds; infinite where a result is not finite, which excuses its like
+    alone.
     """
-    return any(here <= ALIKE * other for other in at_base)
+    return any(here <= ALIKE * other and math.isinf(here) == math.isinf(other) for other in at_base)
 
 
 HARNESS = frozenset(Status) - CANDIDATE_FAULTS - {Status.EXECUTOR_FAILED}

@@ -59,15 +59,16 @@ def _without_alike(results: list[GateResult]) -> list[GateResult]:
     by_gate = {r.gate: r for r in results if r.status is GateStatus.FAIL}
     if not {"CMP-01", "CMP-03"} <= set(by_gate):
         return results
-    base: dict[str, list[float]] = {}
+    base: dict[tuple[str, str], list[float]] = {}
     for f in by_gate["CMP-01"].findings:
         if f.mechanism in WRONG:
-            base.setdefault(_kind(f.case), []).append(_times_bound(f))
+            base.setdefault((_kind(f.case), f.output), []).append(_times_bound(f))
     shapes = by_gate["CMP-03"]
     alike = [
         f
         for f in shapes.findings
-        if f.mechanism in WRONG and blame.fails_alike(_times_bound(f), base.get(_kind(f.case), ()))
+        if f.mechanism in WRONG
+        and blame.fails_alike(_times_bound(f), base.get((_kind(f.case), f.output), ()))
     ]
     if not alike:
         return results

@@ -30,10 +30,13 @@ _COMPILER_ERRORS = {
 """Triton's own classes, from triton.compiler.errors and triton.runtime.errors."""
 _NO_MEMORY = (
     "can't allocate memory",
-    "out of memory",
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "Triton Error [CUDA]: out of memory",
     "std::bad_alloc",
     "Cannot allocate memory",
-    "STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
 )
 """As the C library, torch, the CUDA runtime, Triton's driver and the libraries of cuBLAS and cuDNN say it."""
 _RESOURCE_ERRNOS = {errno.EAGAIN, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}

@@ -219,7 +219,7 @@ class Perturb(EagerMode):
         scales, factors = self._accumulation(func, name, kind, originals, kwargs, out, counts)
         if self.limit is not None and isinstance(out, Tensor):
             if kind == "multiplying":
-                parts = _partial_products_escape(name, originals, kwargs, out, self.limit, self.tiny)
+                parts = partial_products_escape(name, originals, kwargs, out, self.limit, self.tiny)
                 out = self._escape(out, parts, torch.inf)
             if kind in ("contraction", "adding"):
                 sums = _partial_sums_escape(func, originals, kwargs, out, self.limit)
@@ -335,7 +335,7 @@ def _partial_sums_escape(
     return out.isfinite() & (mapped(func, args, kwargs, torch.abs) >= limit)
 
 
-def _partial_products_escape(
+def partial_products_escape(
     name: str, args: Any, kwargs: dict[str, Any], out: Tensor, limit: float, tiny: float
 ) -> Tensor:
     """Mask of products of which some contiguous part leaves the range of the working precision.

@@ -177,35 +177,54 @@ def of_rounding(trial: Trial, found: Sequence[Finding]) -> list[Finding]:
     those cases are shown to the candidate's NaN-keeping twin as well.
     """
     rounding = [f for f in found if fairness.is_rounding(f)]
-    hidden = _hidden(trial, {f.case for f in rounding})
-    return [f for f in rounding if f.case not in hidden]
+    hidden = _hidden(trial, rounding)
+    return [f for f in rounding if _place(f) not in hidden]
 
 
-def _hidden(trial: Trial, names: Collection[str]) -> set[str]:
-    """Of the cases with these ids, those on which the twin is not finite where the reference is."""
-    answers: dict[str, bool] = trial.twins.setdefault("hidden", {})
+_Place = tuple[str, str, tuple[int, ...]]
+"""Case, output and index of a finding."""
+
+
+def _place(f: Finding) -> _Place:
+    return f.case, f.output, f.where
+
+
+def _hidden(trial: Trial, found: Collection[Finding]) -> set[_Place]:
+    """Of the places of these findings, those at which the twin is not finite and the reference is. A twin
+    that is not finite on an ordinary draw either, as one that loads NaN on purpose, tells nothing."""
+    answers: dict[_Place, bool] = trial.twins.setdefault("hidden", {})
     source = nan_keeping.twin(trial.candidate.source)
-    asked = [n for n in names if n in trial.cases and n not in answers] if source is not None else []
+    asked = [f for f in found if f.case in trial.cases and _place(f) not in answers]
     if asked and source is not None:
         twin = trial.rewritten(source)
+        ordinary = trial.docket.case("normal", trial.settings.seed)
         try:
-            answers.update((name, _is_nonfinite(twin, trial.cases[name])) for name in asked)
+            telling = not any(bool(mask.any()) for mask in _nonfinite(twin, ordinary).values())
+            names = {f.case for f in asked if telling}
+            masks = {name: _nonfinite(twin, trial.cases[name]) for name in names}
         finally:
             twin.close()
-    return {n for n in names if answers.get(n)}
+        for f in asked:
+            mask = masks.get(f.case, {}).get(f.output)
+            answers[_place(f)] = mask is not None and len(f.where) == mask.dim() and bool(mask[f.where])
+    return {_place(f) for f in found if answers.get(_place(f))}
 
 
-def _is_nonfinite(twin: Trial, case: Case) -> bool:
-    """Whether a trial's answer is not finite where the reference's is; no where there is no answer."""
+def _nonfinite(twin: Trial, case: Case) -> dict[str, Tensor]:
+    """For each output, where a trial's answer is not finite and the reference's is; nothing where there is no
+    answer."""
     try:
         got, skeleton = flatten(twin.run(case)[0].outputs)
         truth = twin.docket.truth(case)
     except (SkipCase, CandidateStopped, oracle.ReferenceFailed):
-        return False
+        return {}
     if structure_finding(case, truth, got, skeleton) is not None:
-        return False
-    pairs = [(g, e) for g, e in zip(got, truth.expected, strict=True) if g.is_floating_point()]
-    return any(bool((~g.to(e.device).isfinite() & e.isfinite()).any()) for g, e in pairs)
+        return {}
+    return {
+        name: ~g.to(e.device).isfinite() & e.isfinite()
+        for name, g, e in zip(truth.names, got, truth.expected, strict=True)
+        if g.is_floating_point()
+    }
 
 
 def beyond_rounding(trial: Trial) -> str:

@@ -101,5 +101,8 @@ def test_what_a_full_device_brings_about_is_told_from_what_a_kernel_does() -> No
     assert is_crowded(verdict(Status.RUN_FAILED, "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR (line 69)"))
     assert is_crowded(verdict(Status.JUDGED, "", fakes.gate("CMP-03", GateStatus.FAIL, refused)))
     assert is_crowded(verdict(Status.JUDGED, "", unrepeated))
+    passed = replace(fakes.gate("CMP-03", GateStatus.PASS), skipped={"shape:n=7": "memory ran out in run"})
+    assert is_crowded(verdict(Status.JUDGED, "", passed))
+    assert is_crowded(replace(verdict(), unprobed={"call_history": "OutOfMemoryError: no room"}))
     assert not is_crowded(verdict(Status.JUDGED, "", fakes.gate("CMP-03", GateStatus.FAIL, wrong)))
     assert not is_crowded(verdict(Status.RUN_FAILED, "ValueError: Conflicting meta-parameters: BLOCK_D"))

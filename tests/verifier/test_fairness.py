@@ -386,7 +386,9 @@ def test_46_a_draw_that_fails_at_home_as_well():
     alike = RULES[46].predicate
     assert alike(30.0, [2.0, 20.0]) and alike(64.0, [1.0])
     assert not alike(65.0, [1.0]) and not alike(2.0, []), "far worse there, and right at home"
-    assert alike(float("inf"), [float("inf")]) and not alike(float("inf"), [1e6]), "not finite there alone"
+    inf = float("inf")
+    assert alike(inf, [inf]) and not alike(inf, [1e6]), "not finite there alone"
+    assert not alike(5.0, [inf]) and alike(5.0, [inf, 1.0]), "not finite at home hides no other fault"
 
 
 def test_rule_45_asks_whether_the_sizes_explain_a_failure() -> None:

@@ -391,6 +391,11 @@ def test_memory_that_ran_out_is_told_as_such_whoever_says_so(message: str) -> No
     assert status is Status.OUT_OF_MEMORY and message.split(".")[0] in said
 
 
+def test_words_that_only_look_like_it_are_the_candidates_own() -> None:
+    for message in ("pointer out of memory bounds", "this shape needs more memory"):
+        assert failures.classify(RuntimeError(message), "run", lambda e: None)[0] is Status.RUN_FAILED
+
+
 # ---------------------------------------------------------------- what it prints
 
 TALKS = "print('spam ' * 60_000)\nreturn x + 1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lethe.verifier import association, fairness, inputs, maxnum, oracle, profiling, tolerance
+from lethe.verifier import association, fairness, inputs, maxnum, oracle, products, profiling, tolerance
 from lethe.verifier.sheet import NotApplicable, Sheet, first_of_each
 from lethe.verifier.structure import flatten, map_tensors
 from lethe.verifier.trial import structure_finding
@@ -122,19 +122,27 @@ def check(trial: Trial, case: Case, report: RunReport, sheet: Sheet) -> list[Fin
             sheet.worst("inf_by_reassociation", float(legal.sum()))
         found = _masks(trial, case, name, want, value, chargeable & ~legal)
         if any(f.mechanism == "nan_for_inf" for f in found):
-            split = want.isinf() & value.isnan() & _in_the_balance(docket, clean_case, i)
+            split = want.isinf() & value.isnan() & _splittable(docket, clean_case)[i]
             found = _masks(trial, case, name, want, value, chargeable & ~legal & ~split)
         findings += found
     return findings
 
 
-def _in_the_balance(docket: Docket, clean: Case, i: int) -> Tensor:
-    """In the host's memory, a mask of the elements of an output whose value hangs on the order of evaluation
-    without any infinity among the inputs (fairness rule 9): a part of a product underflows there, and zero
-    times infinity is NaN in one order and an infinity in another."""
+def _splittable(docket: Docket, clean: Case) -> list[Tensor]:
+    """Masks of `products.splittable` (fairness rule 9); empty where the reference does not let itself be
+    asked."""
+    import torch
+
     truth = docket.truth(clean)
-    valid = truth.bands("CMP-01")[i].valid
-    return (truth.expected[i].isfinite() & truth.working[i].isfinite() & ~valid).cpu()
+
+    def find() -> list[Tensor]:
+        try:
+            return products.splittable(docket.instance(clean.sizes), clean.inputs)
+        except oracle.ReferenceFailed:
+            return [torch.zeros(t.shape, dtype=torch.bool) for t in truth.expected]
+
+    masks: list[Tensor] = truth.remembered("exc01:splittable", find)
+    return masks
 
 
 def _undecided(docket: Docket, case: Case, clean: Case) -> list[Tensor]:
