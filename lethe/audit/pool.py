@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from lethe.audit.corpora import Row
 from lethe.verifier.problem import Candidate, Problem
 from lethe.verifier.settings import Budget, choose_executor, usual_budget
-from lethe.verifier.verdict import UNREPEATED, Blame, GateStatus, Status, Verdict
+from lethe.verifier.verdict import UNREPEATED, Blame, Status, Verdict
 
 ROW_SECONDS = 1800.0
 """A row that holds a worker longer than this is given up; every step inside has its own, shorter limit."""
@@ -124,8 +124,9 @@ CROWDED = (
     "busy or unavailable",
     "CUDNN_STATUS_",
     "CUBLAS_STATUS_",
+    UNREPEATED,
 )
-"""What the device and its libraries say where others hold it; some of them for other reasons too."""
+"""What the device, its libraries and the judge say where others hold it; some for other reasons too."""
 
 
 def is_crowded(verdict: Verdict) -> bool:
@@ -133,13 +134,12 @@ def is_crowded(verdict: Verdict) -> bool:
     device's memory, neither says anything about the candidate (fairness rule 21)."""
     if verdict.status is Status.OUT_OF_MEMORY:
         return True
-    errors = [g for g in verdict.gates if g.status is GateStatus.ERROR and g.whose is not Blame.EXECUTOR]
     told = [verdict.message] if verdict.status is not Status.JUDGED else []
     told += [g.detail for g in verdict.gates if g.whose is not Blame.EXECUTOR]
     told += [f.message for g in verdict.gates for f in g.findings]
     told += [why for g in verdict.gates for why in g.skipped.values()]
     told += verdict.unprobed.values()
-    return any(g.detail == UNREPEATED for g in errors) or any(sign in t for t in told for sign in CROWDED)
+    return any(sign in text for text in told for sign in CROWDED)
 
 
 def harness_failed(row: Row, message: str) -> Verdict:

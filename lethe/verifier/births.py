@@ -8,16 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_any, tree_map
 
-from lethe.verifier.modes import EagerMode, widened
+from lethe.verifier.modes import EagerMode
 from lethe.verifier.operations import ADDING, CONTRACTIONS, kind_of
-from lethe.verifier.oracle import (
-    call,
-    cast_floating,
-    default_dtype,
-    module_copy,
-    pinned_backends,
-    reference_errors,
-)
+from lethe.verifier.oracle import run_under
 from lethe.verifier.problem import Instance
 
 SUMMING = CONTRACTIONS | ADDING | {"add", "sub", "rsub"}
@@ -71,8 +64,4 @@ def born_as(instance: Instance, inputs: Any, value: float) -> Any:
 
     Raises ReferenceFailed.
     """
-    wide = cast_floating(inputs, torch.float64)
-    with pinned_backends(), default_dtype(torch.float64), reference_errors("re-associated"):
-        module = module_copy(instance, torch.float64, through=torch.float32)
-        with widened(), BornAs(value):
-            return call(module, wide)
+    return run_under(instance, inputs, BornAs(value), "re-associated", torch.float32)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 Sizes = dict[str, int]
 
-KEPT_BYTES = {"cpu": 1 << 30, "cuda": 1 << 30}
-"""Drawn inputs, and separately truths, that a docket keeps: all draws at a budget's sizes."""
+KEPT_BYTES = 1 << 30
+"""Drawn inputs, and separately truths, that a docket keeps: most draws at a budget's sizes."""
 BYTES_OF_A_TRUTH = 3
 """A truth in multiples of its float64 outputs: those, their bands, and the working-precision outputs."""
 HIGHEST_POWER = 4
@@ -121,10 +121,9 @@ class Docket:
                 self.base = dict(self._fitting().sizes)
         self.written: Sizes = sizes_as_written(problem)
         self._instances: OrderedDict[tuple[Any, ...], Instance] = OrderedDict()
-        kept = KEPT_BYTES[settings.device]
-        self._cases: TensorCache[tuple[Any, ...], Case | str] = TensorCache(kept)
-        self._truths: TensorCache[tuple[Any, ...], tuple[list[Any], Truth]] = TensorCache(kept)
-        self._handed: TensorCache[tuple[int, str], tuple[list[Any], Any]] = TensorCache(kept)
+        self._cases: TensorCache[tuple[Any, ...], Case | str] = TensorCache(KEPT_BYTES)
+        self._truths: TensorCache[tuple[Any, ...], tuple[list[Any], Truth]] = TensorCache(KEPT_BYTES)
+        self._handed: TensorCache[tuple[int, str], tuple[list[Any], Any]] = TensorCache(KEPT_BYTES)
         self._memo: dict[str, Any] = {}
         normal = self.case("normal", settings.seed)
         first, _ = flatten(oracle.run_working(self.instance(), normal.inputs))

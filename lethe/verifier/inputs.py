@@ -95,8 +95,7 @@ def _one_hot(x: Tensor, d: Domain, scale: float, g: torch.Generator) -> Tensor:
     """A single one in each row of the last dimension (of the normalised one for probabilities)."""
     if not x.dim():
         return torch.ones_like(x)
-    drawn = torch.rand(x.shape, generator=g, device=g.device).cpu()  # a GPU may break a tie either way
-    at = drawn.argmax(d.dim, keepdim=True)
+    at = _uniform(x, g).cpu().argmax(d.dim, keepdim=True)  # a GPU may break a tie either way
     return torch.zeros_like(x).scatter_(d.dim, at.to(x.device), 1.0)
 
 

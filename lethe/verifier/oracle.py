@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lethe.verifier.ends import lasting
-from lethe.verifier.modes import WIDE, TanhForm, ZeroAbsorbs, widened
+from lethe.verifier.modes import WIDE, EagerMode, TanhForm, ZeroAbsorbs, widened
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten, map_tensors, unflatten
 
@@ -287,6 +287,26 @@ def gradients(
     return dict(zip(leaves, found, strict=True))
 
 
+def run_under(
+    instance: Instance,
+    inputs: Any,
+    mode: EagerMode,
+    what: str,
+    through: torch.dtype | None = None,
+) -> Any:
+    """The float64 run of the reference under a dispatch mode that changes what it computes.
+
+    what: the run, for messages; through: a working precision that its weights are rounded to first. Raises
+    ReferenceFailed.
+    """
+    wide = cast_floating(inputs, torch.float64)
+    with pinned_backends(), default_dtype(torch.float64), reference_errors(what):
+        module = module_copy(instance, torch.float64, through=through)
+        with widened(), mode:
+            out = call(module, wide)
+    return map_tensors(out, lambda t: t.to(WIDE[t.dtype]) if t.dtype in WIDE else t)
+
+
 def zero_absorbing(instance: Instance, inputs: Any) -> Any:
     """The float64 run of a second, equally faithful reference in which 0*x counts as 0 for every x.
 
@@ -294,12 +314,7 @@ def zero_absorbing(instance: Instance, inputs: Any) -> Any:
     (fairness rules 7 and 30): a triangular product or a masked sum may legally skip it.
     Raises ReferenceFailed.
     """
-    wide = cast_floating(inputs, torch.float64)
-    with pinned_backends(), default_dtype(torch.float64), reference_errors("zero-absorbing"):
-        module = module_copy(instance, torch.float64)
-        with widened(), ZeroAbsorbs():
-            out = call(module, wide)
-    return map_tensors(out, lambda t: t.to(WIDE[t.dtype]) if t.dtype in WIDE else t)
+    return run_under(instance, inputs, ZeroAbsorbs(), "zero-absorbing")
 
 
 def tanh_form(instance: Instance, inputs: Any) -> Any:
@@ -307,8 +322,4 @@ def tanh_form(instance: Instance, inputs: Any) -> Any:
 
     A value that agrees with it is a legitimate approximation (fairness rule 38). Raises ReferenceFailed.
     """
-    wide = cast_floating(inputs, torch.float64)
-    with pinned_backends(), default_dtype(torch.float64), reference_errors("tanh-form"):
-        module = module_copy(instance, torch.float64)
-        with widened(), TanhForm():
-            return call(module, wide)
+    return run_under(instance, inputs, TanhForm(), "tanh-form")

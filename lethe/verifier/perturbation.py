@@ -139,7 +139,7 @@ class Perturb(EagerMode):
         """`t` (float64) with one relative rounding error each; zeros and infinities stay."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             if t.is_cuda and HAS_TRITON:
-                return self._moved_at_once(t, None, 0.0, 1, False, flushed=False)
+                return self._moved_at_once(t, None, 0.0, 1, False, relative=True)
             return torch.where(t.isfinite(), t * (1 + self.unit * self.uniform(t)), t)
 
     def _moved(self, t: Tensor, scale: Tensor | None, factor: float, terms: int, vanishing: bool) -> Tensor:
@@ -164,10 +164,10 @@ class Perturb(EagerMode):
         factor: float,
         terms: int,
         vanishing: bool,
-        flushed: bool = True,
+        relative: bool = False,
     ) -> Tensor:
-        """The same in one launch, with random numbers of its own; nothing is taken to be `flushed` on demand,
-        and nothing leaves the range."""
+        """The same in one launch, with random numbers of its own; `relative`: that error alone, so that
+        nothing is flushed and nothing leaves the range."""
         from lethe.verifier.perturbation_kernel import move
 
         self._calls += 1
@@ -177,10 +177,10 @@ class Perturb(EagerMode):
             self._escapes(t.device),
             seed=((self.seed << 24) + self._calls) % (1 << 63),
             unit=self.unit,
-            tiny=self.tiny if flushed else 0.0,
+            tiny=0.0 if relative else self.tiny,
             grown=self.unit * factor,
             underflow=self.tiny * terms if terms > 1 else 0.0,
-            limit=self.limit if flushed else None,
+            limit=None if relative else self.limit,
             vanishing=vanishing,
             coherent=self.coherent,
         )

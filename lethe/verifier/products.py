@@ -13,15 +13,8 @@ import torch
 from torch import Tensor
 
 from lethe.verifier.conditioning import overflow_limit
-from lethe.verifier.modes import EagerMode, widened
-from lethe.verifier.oracle import (
-    call,
-    cast_floating,
-    default_dtype,
-    module_copy,
-    pinned_backends,
-    reference_errors,
-)
+from lethe.verifier.modes import EagerMode
+from lethe.verifier.oracle import run_under
 from lethe.verifier.perturbation import partial_products_escape, smallest
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten
@@ -49,15 +42,10 @@ class _Split(EagerMode):
 def splittable(instance: Instance, inputs: Any, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """For each output, in the host's memory, a mask of the elements that rest on such a product.
 
-    `inputs` are finite. Raises ReferenceFailed.
+    Elements that are NaN anyway are in it. Raises ReferenceFailed.
     """
-    wide = cast_floating(inputs, torch.float64)
-    with pinned_backends(), default_dtype(torch.float64), reference_errors("split products"):
-        with widened():
-            plain = flatten(call(module_copy(instance, torch.float64, through=torch.float32), wide))[0]
-        with widened(), _Split(dtype):
-            split = flatten(call(module_copy(instance, torch.float64, through=torch.float32), wide))[0]
-    return [_nan(b) & ~_nan(a) for a, b in zip(plain, split, strict=True)]
+    split = run_under(instance, inputs, _Split(dtype), "split products", torch.float32)
+    return [_nan(t) for t in flatten(split)[0]]
 
 
 def _nan(t: Tensor) -> Tensor:

@@ -228,8 +228,11 @@ class Loop:
             raise Harness(f"the CUDA device cannot be had: {failures.first_line(e)}") from e
 
     def _release_device(self) -> None:
-        if self.executor == "cuda" and _reserved() - _allocated() > UNUSED_BYTES:
-            _empty_cache()
+        """After an answer: what fails here fails the next request too, and is that one's to tell."""
+        if self.executor == "cuda":
+            with suppress(RuntimeError):
+                if _reserved() - _allocated() > UNUSED_BYTES:
+                    _empty_cache()
 
     def _execute(self, sizes: dict[str, int]) -> None:
         """Run the candidate's source from a real file, as module ``candidate``."""

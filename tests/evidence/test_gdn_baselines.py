@@ -8,7 +8,7 @@ import pytest
 
 from lethe.evidence.gdn_gpu_baselines import WARMED, untimed
 
-triton = pytest.importorskip("triton")
+triton = pytest.importorskip("triton", reason="it is Triton's autotuner that is replaced")
 
 
 class Launched(Exception):

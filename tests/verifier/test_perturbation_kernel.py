@@ -51,9 +51,9 @@ z = torch.randn(40, 8, dtype=torch.complex128).T
 moved = at_once(mode(), z)
 found["layout"] = [moved.stride() == z.stride(), float(((moved - z).abs() / z.abs()).max())]
 small = x * 1e-40
-moves = mode(limit=1e-41)._moved_at_once(small, None, 0.0, 1, False, flushed=False), mode().jittered(small)
+moves = mode(limit=1e-41)._moved_at_once(small, None, 0.0, 1, False, relative=True), mode().jittered(small)
 found["jitter"] = [float(((t - small) / small).abs().max()) * 2.0**24 for t in moves]
-found["kept"] = str(mode(limit=1.0)._moved_at_once(edge, None, 0.0, 1, False, False)[[0, 2, 3, 4]].tolist())
+found["kept"] = str(mode(limit=1.0)._moved_at_once(edge, None, 0.0, 1, False, True)[[0, 2, 3, 4]].tolist())
 gaps = x[::3]
 found["gaps"] = float(((at_once(mode(), gaps) - gaps) / gaps).abs().max())
 print(json.dumps(found))

@@ -137,7 +137,8 @@ def _splittable(docket: Docket, clean: Case) -> list[Tensor]:
 
     def find() -> list[Tensor]:
         try:
-            return products.splittable(docket.instance(clean.sizes), clean.inputs)
+            masks = products.splittable(docket.instance(clean.sizes), clean.inputs)
+            return [m & ~t.isnan().cpu() for m, t in zip(masks, truth.expected, strict=True)]
         except oracle.ReferenceFailed:
             return [torch.zeros(t.shape, dtype=torch.bool) for t in truth.expected]
 
