@@ -123,6 +123,14 @@ def fails_alike(here: float, at_base: Collection[float]) -> bool:
     return any(here <= ALIKE * other and math.isinf(here) == math.isinf(other) for other in at_base)
 
 
+def library_chose(contraction: bool, kept: bool) -> bool:
+    """Rule 47: other bits on a second stream or by graph replay are not charged to an answer that keeps its
+    bounds, where the operator holds a product or a convolution: the libraries that these come from choose
+    their algorithm by stream, workspace and capture, and promise the same bits in none but the same one.
+    """
+    return contraction and kept
+
+
 HARNESS = frozenset(Status) - CANDIDATE_FAULTS - {Status.EXECUTOR_FAILED}
 
 

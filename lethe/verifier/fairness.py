@@ -401,6 +401,11 @@ def _rules() -> dict[int, Rule]:
             blame.fails_alike,
             "cascade",
         ),
+        (
+            "other bits on another stream or by graph replay may be a library's choice",
+            blame.library_chose,
+            "gates.ord02",
+        ),
     ]
     return {
         n: Rule(

@@ -17,10 +17,10 @@ from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from lethe.verifier import blame, catalog, formats, integrity, semantics
+from lethe.verifier.ahead import Ahead, start
 from lethe.verifier.cascade import accounted_for, without_cascade
 from lethe.verifier.counterexample import write_counterexamples
 from lethe.verifier.docket import Docket
@@ -143,13 +143,17 @@ class Judge:
             options=settings.record()
             | {"candidate_path": candidate.path, "reference_path": problem.path, "entry": candidate.entry},
         )
-        Thread(target=self._server.start, args=(executor,), daemon=True).start()
+        ahead = self._ahead(candidate, settings)
         try:
             docket = self._docket(problem, settings)
         except (ProblemError, ReferenceFailed, SkipCase) as e:
+            ahead.discard()
             return replace(blank, status=Status.REFERENCE_FAILED, message=str(e))
+        except BaseException:
+            ahead.discard()
+            raise
         prepared = time.perf_counter()
-        trial = Trial(docket, candidate, self._server, settings, self.cache_of(candidate))
+        trial = Trial(docket, candidate, self._server, settings, self.cache_of(candidate), ahead)
         try:
             venue = find_venue(trial, partial(self._as_written, trial))
             trial, docket = venue.trial, venue.trial.docket
@@ -171,6 +175,9 @@ class Judge:
         """The same candidate before the same problem at its own sizes, in a process of its own."""
         docket = self._docket(trial.docket.problem, trial.settings, as_written=True)
         return Trial(docket, trial.candidate, self._server, trial.settings, self.cache_of(trial.candidate))
+
+    def _ahead(self, candidate: Candidate, settings: Settings) -> Ahead:
+        return Ahead(partial(start, self._server, candidate, settings, self.cache_of(candidate)))
 
     def _judge(self, blank: Verdict, venue: Venue) -> Verdict:
         trial, docket = venue.trial, venue.trial.docket

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lethe.verifier import fairness, inputs, oracle, sites, tolerance, weights
-from lethe.verifier.custody import Isolation, Limits, RunReport, Suspect, SuspectError
+from lethe.verifier.ahead import Ahead, start
+from lethe.verifier.custody import Isolation, RunReport, Suspect, SuspectError
 from lethe.verifier.docket import Case, Docket, Sizes, Truth, cast_floating, trim
 from lethe.verifier.problem import Candidate, ProblemError
 from lethe.verifier.settings import Settings
@@ -45,14 +46,22 @@ class Trial:
     """
 
     def __init__(
-        self, docket: Docket, candidate: Candidate, server: SuspectServer, settings: Settings, cache_dir: Path
+        self,
+        docket: Docket,
+        candidate: Candidate,
+        server: SuspectServer,
+        settings: Settings,
+        cache_dir: Path,
+        ahead: Ahead | None = None,
     ) -> None:
+        """`ahead` is the first process, if it was started already."""
         self.docket = docket
         self.candidate = candidate
         self.settings = settings
         self._server = server
         self._cache_dir = cache_dir
         self._suspect: Suspect | None = None
+        self._ahead = ahead
         self._second: Trial | None = None
         self._built: Built | None = None
         self._reports: OrderedDict[tuple[int, str], tuple[list[Any], list[RunReport]]] = OrderedDict()
@@ -83,6 +92,9 @@ class Trial:
 
     def restart(self) -> None:
         """End the process of this trial alone; the next request starts a fresh one."""
+        if self._ahead is not None:
+            self._ahead.discard()
+        self._ahead = None
         if self._suspect is not None:
             self._suspect.close()
         self._suspect = None
@@ -92,22 +104,22 @@ class Trial:
         """Build the candidate again before its next run (fairness rule 34)."""
         self._built = None
 
+    def begin(self) -> None:
+        """Start the process now, beside whatever is done until it is asked for the first time."""
+        if self._suspect is None and self._ahead is None:
+            self._ahead = Ahead(self._start)
+
+    def _start(self) -> Suspect:
+        return start(self._server, self.candidate, self.settings, self._cache_dir)
+
     def _talk(self, request: Callable[[Suspect], Any]) -> Any:
         try:
             if self._suspect is None:
-                b = self.settings.budget
-                limits = Limits(
-                    cpu_seconds=b.cpu_seconds,
-                    wall_seconds=b.wall_seconds,
-                    memory_bytes=b.memory_bytes,
-                    file_bytes=b.file_bytes,
-                    processes=b.processes,
-                )
-                self._suspect = self._server.spawn(
-                    self.candidate, executor=self.settings.executor, limits=limits, cache_dir=self._cache_dir
-                )
-                self.isolation = self._suspect.isolation
-                self._suspect.load()
+                ahead, self._ahead = self._ahead, None
+                try:
+                    self._suspect = ahead.take() if ahead is not None else self._start()
+                finally:
+                    self.isolation = self._server.isolation
             return request(self._suspect)
         except SuspectError as e:
             if not e.alive or e.stage == "load":

@@ -77,6 +77,8 @@ def find_venue(trial: Trial, move: Callable[[], Trial]) -> Venue:
         return _after_refusal(trial, e, move)
     if not docket.base or docket.undecidable is not None or without_kernel(trial, first):
         return Venue(trial)
+    if trial.settings.executor == "cuda":
+        trial.second.begin()
     if trial.settings.gates is not None and "CMP-01" not in trial.settings.gates:
         try:
             failed = frozenset(f.case for f in cmp01.look(trial, {FIRST_DRAW}).findings)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 SCHEMA = "lethe.verdict/1"
-RULES_VERSION = "2026.12.1"
+RULES_VERSION = "2026.12.2"
 """Version of the gates and fairness rules; every verdict names the one it was reached by."""
 
 

@@ -114,6 +114,25 @@ def test_one_pass_variance_is_found_on_shifted_inputs(judge):
     assert {f.case for f in v.gate("PRC-02").findings} == {"shifted:N=96"}
 
 
+WHOLE = PLAIN.format(name="Model", body="return nn.functional.layer_norm(x, x.shape)") + INPUTS.replace(
+    "torch.randn(rows, width)", "torch.randn(length)"
+).replace("rows = 9\nwidth = 40", "length = 4096")
+
+
+@pytest.mark.parametrize(
+    ("variance", "found"), [("(x * x).mean() - m * m", {"one_pass"}), ("(x - m).square().mean()", set())]
+)
+def test_one_group_is_drawn_again_before_one_pass_variance_is_ruled_out(variance, found):
+    """With the seed 2 the difference of squares happens to lose little of the first two draws."""
+    body = f"m = x.mean()\n        return (x - m) * torch.rsqrt({variance} + 1e-5)"
+    with Judge(device="cpu", quick=True, seed=2) as judge:
+        v = judge.verify(
+            load_problem(WHOLE), load_candidate(PLAIN.format(name="ModelNew", body=body)), ["PRC-02"]
+        )
+    assert {f.mechanism for f in v.gate("PRC-02").findings} == found
+    assert all(f.case.count(":") == 2 for f in v.gate("PRC-02").findings), "a later draw"
+
+
 def test_a_difference_of_squares_that_shows_at_other_sizes_names_them(judge):
     """Else a replay and fairness rule 31 take the finding for one at the problem's own sizes."""
     v = verdict(judge, NORM.replace("width = 96", "width = 4000"), norm_candidate(ONE_PASS), ["PRC-02"])

@@ -34,8 +34,8 @@ def judged(function, inputs, **parts):
 
 
 def test_the_table_is_complete():
-    assert sorted(RULES) == list(range(1, 47))
-    assert len({r.name for r in RULES.values()}) == 46
+    assert sorted(RULES) == list(range(1, 48))
+    assert len({r.name for r in RULES.values()}) == 47
     assert all(
         (callable(r.predicate) and r.statement and find_spec(r.where)) or r.where == "lethe.evidence"
         for r in RULES.values()
@@ -389,6 +389,13 @@ def test_46_a_draw_that_fails_at_home_as_well():
     inf = float("inf")
     assert alike(inf, [inf]) and not alike(inf, [1e6]), "not finite there alone"
     assert not alike(5.0, [inf]) and alike(5.0, [inf, 1.0]), "not finite at home hides no other fault"
+
+
+def test_47_bits_that_a_library_chose():
+    chose = RULES[47].predicate
+    assert chose(True, True)
+    assert not chose(False, True), "no product or convolution: every bit is the kernel's own"
+    assert not chose(True, False), "a value that is wrong there"
 
 
 def test_rule_45_asks_whether_the_sizes_explain_a_failure() -> None:

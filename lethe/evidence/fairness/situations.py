@@ -52,4 +52,12 @@ SITUATIONS = (
         charged="the old conviction stands",
         why="a verdict speaks by the rules it was reached by, and those were wrong about this kernel",
     ),
+    Situation(
+        rule=47,
+        title="a network with a pooling kernel, whose convolutions differ in a last bit by graph replay",
+        where="lethe.verifier.gates.ord02",
+        cleared="clean",
+        charged="FAIL ORD-02 graph",
+        why="a library chooses its algorithm by stream, workspace and capture; the pooling always adds alike",
+    ),
 )

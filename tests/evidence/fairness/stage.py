@@ -19,10 +19,14 @@ from lethe.evidence.fairness.situations import TUNING_CALLS
 from lethe.evidence.honest.report import Rate
 from lethe.verifier.answers import RunReport
 from lethe.verifier.custody import Suspect
+from lethe.verifier.docket import Case, Docket
+from lethe.verifier.gates import ord02
 from lethe.verifier.judge import Judge
 from lethe.verifier.problem import load_candidate, load_problem
 from lethe.verifier.server import SuspectServer
-from lethe.verifier.settings import Budget
+from lethe.verifier.settings import Budget, Settings
+from lethe.verifier.sheet import Sheet
+from lethe.verifier.trial import Trial
 from lethe.verifier.verdict import Finding, GateResult, GateStatus, Status, Verdict
 
 
@@ -31,7 +35,7 @@ def play(case: Innocent | Situation, server: SuspectServer, folder: Path) -> str
     if isinstance(case, Innocent):
         with judge_out_of_memory() if case.rule == 37 else nullcontext():
             return reading(judged(case, server))
-    return {24: _seconds, 27: _rate, 28: _continued}[case.rule](folder)
+    return {24: _seconds, 27: _rate, 28: _continued, 47: _replayed}[case.rule](folder)
 
 
 def judged(case: Innocent, server: SuspectServer) -> Verdict:
@@ -88,6 +92,28 @@ def _seconds(_: Path) -> str:
 
 def _rate(_: Path) -> str:
     return f"at most {Rate.of(0, 20).upper_one_sided:.1%} of honest kernels"
+
+
+class _Replayed(Trial):
+    """A network whose convolution takes another algorithm when a graph is replayed: a last bit is another."""
+
+    def run(self, case: Case, *, dtype: str = "float32", **options: Any) -> list[RunReport]:
+        out = self.docket.truth(case).working[0].clone()
+        if options.get("mode") == "graph":
+            out.view(-1)[0] = torch.nextafter(out.view(-1)[0], torch.tensor(torch.inf))
+        return [RunReport(out, [], None, {}, True, [], 0, [], 0, 1.0)]
+
+
+def _replayed(folder: Path) -> str:
+    problem = load_problem(
+        kernelbench("nn.functional.conv2d(x, x[:2]).amax((-1, -2))", "torch.randn(rows, 3, 5, 5)")
+    )
+    settings = Settings(executor="cpu")
+    docket = Docket(problem, settings)
+    trial = _Replayed(docket, load_candidate(kernel("x"), name="k"), SuspectServer(), settings, folder)
+    case, sheet = docket.case("normal", 0), Sheet("ORD-02")
+    ord02._streams_and_graphs(trial, case, [trial.run(case)[0].outputs], sheet)
+    return "clean" if not sheet.findings else f"FAIL ORD-02 {sheet.findings[0].mechanism}"
 
 
 class _Acquits:

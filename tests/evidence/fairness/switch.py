@@ -80,6 +80,7 @@ OFF: dict[int, Callable[..., Any]] = {
     44: always,
     45: never,
     46: never,
+    47: never,
 }
 """What a harness without the rule does in its place."""
 
