@@ -23,7 +23,11 @@ SHOWN = {"CMP-02": "worst_ratio", "CMP-03": "worst_ratio", "RES-02": "registers"
 """What of a gate's measurements the control's table names first."""
 
 KINDS = {
-    "healthy": {"scan": ("selective_scan CUDA", "selective_scan PyTorch"), "siso": ("official SISO",)},
+    "healthy": {
+        "scan": ("selective_scan CUDA", "selective_scan PyTorch"),
+        "block": ("conv1d, selective_scan CUDA",),
+        "siso": ("official SISO",),
+    },
     "crippled": {"siso": ("official SISO, two warps",)},
     "earlier": dict.fromkeys(("scan", "block", "siso", "mimo"), ("ours serial",)),
 }
@@ -230,6 +234,34 @@ def selector_gain(rows: Iterable[dict[str, Any]], direction: str = "forward") ->
         if {"ours serial", "ours auto"} <= set(r["times"])
     ]
     return math.exp(statistics.fmean(map(math.log, gains))) if gains else None
+
+
+TARGETS = (
+    ("forward", "selective_scan CUDA", "at least as fast as", 1.0),
+    ("backward", "selective_scan CUDA", "three quarters as fast as", 0.75),
+    ("forward", "ours serial", "the choice by shape, over", 2.17),
+)
+"""Direction, baseline, words, and the ratio baseline / ours that was asked for, as a geometric mean."""
+
+
+def targets(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """What was asked for beforehand, the geometric mean over the shapes, and how many of them meet it."""
+    out = []
+    for direction, baseline, words, wanted in TARGETS:
+        there = [
+            r for r in rows if baseline in r["times"] and (baseline == "ours serial" or r["suite"] == "scan")
+        ]
+        ratios = [median(r, baseline, direction) / median(r, "ours auto", direction) for r in there]
+        mean = math.exp(statistics.fmean(map(math.log, ratios))) if ratios else math.nan
+        out.append(
+            {
+                "target": f"{direction}: {words} {baseline}", "asked": f"{wanted:.2f}",
+                "geometric mean": f"{mean:.2f}" if ratios else MISSING,
+                "shapes that meet it": f"{sum(q >= wanted for q in ratios)} of {len(ratios)}",
+                "met": ("yes" if mean >= wanted else "**no**") if ratios else MISSING,
+            }
+        )  # fmt: skip
+    return pd.DataFrame(out)
 
 
 def ratio_range(rows: Iterable[dict[str, Any]], baseline: str, direction: str) -> str:

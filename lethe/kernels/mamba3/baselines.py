@@ -139,7 +139,7 @@ class _SelectiveScan(torch.autograd.Function):
 
 
 def across(o: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The scan's operands in the layout that the official kernel wants, [B, D, L], laid out beforehand."""
+    """Operands of a scan or a block in the official kernel's layout, [B, D, L], made beforehand."""
     return {
         name: (
             t.detach().transpose(1, 2).contiguous() if t.dim() == 3 else t.detach().clone()
@@ -153,6 +153,21 @@ def selective_scan(extension: Any, o: dict[str, Tensor]) -> tuple[Callable[[], T
     names = ("u", "dt", "A", "B", "C", "D", "z", "dt_bias")
     leaves = [o[name] for name in names]
     return (lambda: _SelectiveScan.apply(extension, *leaves)), leaves
+
+
+def block(extension: Any, o: dict[str, Tensor]) -> tuple[Callable[[], Tensor], list[Tensor]]:
+    """The official block as it runs where its convolution kernel is absent: torch's depthwise convolution,
+    SiLU, and the official scan with skip and gate. Operands of `fused_block`, laid out by `across`."""
+    F = torch.nn.functional
+    length, taps = o["x"].shape[-1], o["conv_weight"].shape[-1]
+
+    def run() -> Tensor:
+        weight, bias = (o[name].to(o["x"].dtype) for name in ("conv_weight", "conv_bias"))
+        u = F.conv1d(o["x"], weight[:, None], bias, padding=taps - 1, groups=len(weight))
+        rest = (o[name] for name in ("dt", "A", "B", "C", "D", "z", "dt_bias"))
+        return _SelectiveScan.apply(extension, F.silu(u[..., :length]).contiguous(), *rest)
+
+    return run, list(o.values())
 
 
 def plain_scan(o: dict[str, Tensor]) -> tuple[Callable[[], Tensor], list[Tensor]]:

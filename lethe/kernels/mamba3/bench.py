@@ -65,6 +65,8 @@ def runs(case: Case, root: Path | None, extension: Any, problems: list[str]) -> 
     found: Runs = {f"ours {mode}": (ours(case, o, mode), leaves) for mode in MODES}
     if case.suite == "scan" and extension is not None:
         found["selective_scan CUDA"] = baselines.selective_scan(extension, baselines.across(o))
+    if case.suite == "block" and extension is not None:
+        found["conv1d, selective_scan CUDA"] = baselines.block(extension, baselines.across(o))
     if case.suite == "scan" and extension is None and case.length <= PLAIN_TOKENS:
         found["selective_scan PyTorch"] = baselines.plain_scan(o)
     if case.suite == "siso" and root is not None:
