@@ -269,6 +269,7 @@ class Trial:
         """
         if self._second is None:
             self._second = self.fresh()
+        self._second.weights, self._second.failed_elsewhere = self.weights, self.failed_elsewhere
         return self._second
 
     def beside(self, docket: Docket, kind: type[Trial]) -> Trial:

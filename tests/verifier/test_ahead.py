@@ -66,6 +66,14 @@ def test_the_process_that_was_begun_is_the_one_that_answers(server: Counted, tmp
     assert len(server.spawned) == before + 1, "one that runs is not begun again"
 
 
+def test_a_second_process_begun_early_knows_what_the_first_found_out_since(server, tmp_path: Path) -> None:
+    trial = trial_of(server, TWICE, tmp_path)
+    trial.second.begin()
+    trial.failed_elsewhere = {"width": 8}, frozenset({"normal:0"})
+    assert trial.second.failed_elsewhere == trial.failed_elsewhere
+    trial.close()
+
+
 def test_a_source_that_does_not_load_is_told_where_it_is_asked(server: Counted, tmp_path: Path) -> None:
     trial = trial_of(server, "raise RuntimeError('no')", tmp_path)
     trial.begin()
