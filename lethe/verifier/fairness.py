@@ -57,7 +57,7 @@ def reference_varies(runs: Sequence[Sequence[Tensor]]) -> bool:
 
 
 def _alike(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    return all(_identical(a, b) for a, b in zip(first, second, strict=True))
+    return len(first) == len(second) and all(_identical(a, b) for a, b in zip(first, second, strict=True))
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:

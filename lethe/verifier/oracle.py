@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lethe.verifier.ends import lasting
 from lethe.verifier.modes import WIDE, EagerMode, TanhForm, ZeroAbsorbs, widened
-from lethe.verifier.problem import Instance
+from lethe.verifier.problem import Instance, ProblemError
 from lethe.verifier.structure import flatten, map_tensors, unflatten
 
 
@@ -33,6 +33,9 @@ class ReferenceFailed(RuntimeError):
 class OracleError(TypeError):
     """A hand-written oracle was asked for, or answered in, something else than float64."""
 
+
+MEMORY_ENDS = (MemoryError, torch.OutOfMemoryError)
+"""How memory runs out, the host's or a device's: others may hold it, so it is told apart."""
 
 DTYPES = {
     "float64": torch.float64,
@@ -177,12 +180,13 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def reference_errors(what: str) -> Iterator[None]:
-    """Turn whatever the reference raises into `ReferenceFailed`; memory exhaustion passes through."""
+    """Turn whatever the reference raises, an exit included, into `ReferenceFailed`; what says so already and
+    memory exhaustion pass through."""
     try:
         yield
-    except (ReferenceFailed, OracleError, MemoryError, torch.OutOfMemoryError, KeyboardInterrupt):
+    except (ReferenceFailed, ProblemError, OracleError, *MEMORY_ENDS):
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise ReferenceFailed(f"The reference raised in its {what} run ({first_line(e)}).") from e
 
 

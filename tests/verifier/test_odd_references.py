@@ -1,0 +1,144 @@
+"""References in odd but legal forms: a verdict comes of each, and never against a candidate that is the same
+code."""
+
+from __future__ import annotations
+
+from textwrap import dedent, indent
+
+import pytest
+import torch
+
+from lethe.audit.corpora import Row
+from lethe.audit.pool import is_crowded, judge_row
+from lethe.verifier import memory
+from lethe.verifier.judge import Judge
+from lethe.verifier.problem import (
+    Candidate,
+    OpSpec,
+    Problem,
+    instantiate,
+    load_candidate,
+    load_problem,
+    problem_from_spec,
+)
+from lethe.verifier.profiling import profile_operator
+from lethe.verifier.verdict import Status
+
+X = "torch.randn(9, 24)"
+VALUES = ("CMP-01", "EXC-01", "PRC-01")
+
+
+def source(forward: str, draws: str = X, names: str = "x", init: str = "") -> str:
+    head = "import torch\nimport torch.nn as nn\n\nclass Model(nn.Module):\n"
+    body = f"def __init__(self):\n    super().__init__()\n{indent(dedent(init), '    ')}\n" if init else ""
+    body += f"def forward(self, {names}):\n{indent(dedent(forward), '    ')}\n"
+    return head + indent(body, "    ") + f"\ndef get_inputs():\n    return [{draws}]\n"
+
+
+def same(text: str) -> tuple[Problem, Candidate]:
+    """A problem, and the candidate that is the same code."""
+    return load_problem(text), load_candidate(text.replace("class Model(", "class ModelNew("))
+
+
+@pytest.fixture(scope="module")
+def judge():
+    with Judge(device="cpu", quick=True) as j:
+        yield j
+
+
+UNUSABLE = {
+    "only float32": "if x.dtype != torch.float32:\n    raise TypeError('only float32')\nreturn x.cumsum(-1)",
+    "SystemExit: enough": "raise SystemExit('enough')",
+    "traced run (SystemExit": "if x.dtype is torch.float64:\n    raise SystemExit('late')\nreturn x * 2",
+    "memory ran out (MemoryError": "if x.dtype is torch.float64:\n    raise MemoryError\nreturn x * 2",
+    "not implemented for 'Float8_e4m3fn'": "return x.to(torch.float8_e4m3fn)",
+    "doesn't support sizes": "return torch.nested.nested_tensor([x[0], x[1, :3]])",
+    "an output is empty": "return x[:0]",
+    "returns no tensor": "return None",
+}
+
+
+@pytest.mark.parametrize("said", UNUSABLE)
+def test_a_reference_that_cannot_be_used_is_a_verdict(judge, said):
+    problem, candidate = same(source(UNUSABLE[said]))
+    verdict = judge.verify(problem, candidate)
+    assert verdict.status is Status.REFERENCE_FAILED
+    assert said in verdict.message and "\n" not in verdict.message
+    row = Row("1", "none", problem, candidate, "", "torch_only", None, "")
+    again = judge_row(judge, row)
+    assert (again.status, again.message) == (verdict.status, verdict.message)
+    assert is_crowded(again) == ("memory" in said)
+
+
+def test_uninitialised_weights_are_a_verdict(judge):
+    verdict = judge.verify(*same(source("return self.f(x)", init="self.f = nn.LazyLinear(8)")))
+    assert verdict.status is Status.REFERENCE_FAILED and "uninitialized parameter" in verdict.message
+
+
+def _draw(n: int) -> list[torch.Tensor]:
+    return [torch.randn(n, 8)]
+
+
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def _narrow_oracle(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).float()
+
+
+def _short_oracle(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2)[:1]
+
+
+def judged_by(judge, oracle):
+    problem = problem_from_spec(OpSpec("double", _double, _draw, {"n": 32}, oracle))
+    return judge.verify(problem, load_candidate("def ModelNew(x):\n    return x * 2\n"), gates=["CMP-01"])
+
+
+def test_an_oracle_in_the_wrong_dtype_is_a_verdict(judge):
+    verdict = judged_by(judge, _narrow_oracle)
+    assert verdict.status is Status.REFERENCE_FAILED and "must compute and return float64" in verdict.message
+
+
+def test_an_oracle_of_another_shape_decides_nothing(judge):
+    gate = judged_by(judge, _short_oracle).gate("CMP-01")
+    assert gate.status == "not_applicable"
+    assert "other shapes in float64" in next(iter(gate.skipped.values()))
+
+
+BY_VALUE = {
+    "selected": "return x[x > 0].cumsum(-1)",
+    "two": "return x[x > 0], x[x <= 0].sum()",
+    "nonzero": "return x[x.nonzero(as_tuple=True)] * 2",
+    "rounded": "y = x.cumsum(-1)\nreturn x[(y - y.mean()) > 1e-7].cumsum(-1)",
+    "count": "return [x] * (1 + int(x[0, 0] > 0) + int(x[0, 1] > 0))",
+}
+
+
+@pytest.mark.parametrize("name", BY_VALUE)
+def test_values_may_decide_which_elements_there_are(judge, name):
+    verdict = judge.verify(*same(source(BY_VALUE[name])), gates=VALUES)
+    assert verdict.clean and verdict.gate("CMP-01").cases > 10
+
+
+def test_traits_of_a_reference_whose_shape_its_values_decide():
+    instance = instantiate(load_problem(source(BY_VALUE["selected"])))
+    found = profile_operator(instance, instance.draw(0))
+    assert not found.linear and not found.affine_or_copy
+
+
+ONCE = source(
+    "self.calls += 1\nif self.calls > 1:\n    raise RuntimeError('once')\nreturn x * 2", init="self.calls = 0"
+)
+
+
+def test_a_reference_that_answers_once_remembers_its_calls(judge):
+    instance = instantiate(load_problem(ONCE))
+    assert memory.keeps_state(instance, instance.draw(0))
+    assert judge.verify(*same(ONCE), gates=VALUES).clean
+
+
+def test_a_reference_whose_number_of_outputs_grows_remembers_its_calls(judge):
+    growing = source("self.calls += 1\nreturn [x] * self.calls", init="self.calls = 0")
+    assert judge.verify(*same(growing), gates=[*VALUES, "ORD-02"]).clean
