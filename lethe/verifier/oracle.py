@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -133,15 +134,20 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 def cast_floating(value: Any, dtype: torch.dtype) -> Any:
     """A detached copy of a nested value; floating tensors in `dtype`, complex ones alike."""
+    return map_tensors(value, lambda t: _cast(t.detach(), dtype, copy=True))
 
-    def cast(t: Tensor) -> Tensor:
-        if t.is_floating_point():
-            return t.detach().to(dtype, copy=True)
-        if t.is_complex():
-            return t.detach().to(torch.complex128 if dtype is torch.float64 else t.dtype, copy=True)
-        return t.detach().clone()
 
-    return map_tensors(value, cast)
+def _cast(t: Tensor, dtype: torch.dtype, copy: bool = False) -> Tensor:
+    """`t` in `dtype` if it is floating, in complex128 if it is complex and `dtype` float64, else as it is.
+
+    ``nn.Module.to`` would cast complex tensors to a floating dtype, and lose their imaginary part.
+    """
+    target = t.dtype
+    if t.is_floating_point():
+        target = dtype
+    elif t.is_complex() and dtype is torch.float64:
+        target = torch.complex128
+    return t.to(target, copy=copy)
 
 
 def module_copy(instance: Instance, dtype: torch.dtype, through: torch.dtype | None = None) -> nn.Module:
@@ -158,7 +164,7 @@ def module_copy(instance: Instance, dtype: torch.dtype, through: torch.dtype | N
         raise ReferenceFailed(f"The reference module cannot be copied ({first_line(e)}).") from e
     module.eval()
     for target in (dtype,) if through is None else (through, dtype):
-        module.to(target)
+        module._apply(partial(_cast, dtype=target))
         for part in module.modules():
             for name, value in list(vars(part).items()):
                 if isinstance(value, Tensor) and value.is_floating_point():

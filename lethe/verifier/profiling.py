@@ -43,6 +43,7 @@ from lethe.verifier.oracle import (
     reference_errors,
     run_float64,
 )
+from lethe.verifier.perturbation import real_view
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten, unflatten
 
@@ -262,7 +263,7 @@ class _Probe:
             out = run_float64(self.instance, unflatten(moved, self.skeleton))
         except ReferenceFailed:
             return None
-        return [t.double() if not t.is_complex() else torch.view_as_real(t) for t in flatten(out)[0]]
+        return [real_view(t).double() for t in flatten(out)[0]]
 
     def noise(self, t: Tensor) -> Tensor:
         g = self.generator(t.device)

@@ -11,7 +11,9 @@ import torch
 from lethe.audit.corpora import Row
 from lethe.audit.pool import is_crowded, judge_row
 from lethe.verifier import memory
+from lethe.verifier.absolute import absolute_terms
 from lethe.verifier.judge import Judge
+from lethe.verifier.oracle import module_copy
 from lethe.verifier.problem import (
     Candidate,
     OpSpec,
@@ -23,6 +25,7 @@ from lethe.verifier.problem import (
 )
 from lethe.verifier.profiling import profile_operator
 from lethe.verifier.verdict import Status
+from lethe.verifier.weights import seeded_alike
 
 X = "torch.randn(9, 24)"
 VALUES = ("CMP-01", "EXC-01", "PRC-01")
@@ -142,3 +145,82 @@ def test_a_reference_that_answers_once_remembers_its_calls(judge):
 def test_a_reference_whose_number_of_outputs_grows_remembers_its_calls(judge):
     growing = source("self.calls += 1\nreturn [x] * self.calls", init="self.calls = 0")
     assert judge.verify(*same(growing), gates=[*VALUES, "ORD-02"]).clean
+
+
+PAIR = {"draws": f"{X}, {X}", "names": "x, y"}
+COMPLEX = {
+    "fft": source("return torch.fft.fft(x)"),
+    "fft2": source("return torch.fft.fft2(x)"),
+    "rfft": source("return torch.fft.rfft(x)"),
+    "conjugate": source("return torch.fft.fft(x).conj()"),
+    "product": source("return torch.complex(x, y) @ torch.complex(y, x).mH", **PAIR),
+    "sums": source("z = torch.complex(x, 2 * x)\nreturn z.sum(-1), z.mean(-1), z.cumsum(-1), z.prod(-1)"),
+    "long sum": source("return torch.complex(x, 2 * x).sum(-1)", "torch.randn(4, 3000)"),
+    "inputs": source("return x * y", f"torch.randn(9, 24, dtype=torch.complex64), {X}", "x, y"),
+    "weights": source(
+        "return torch.fft.fft(x) @ self.w",
+        init="self.w = nn.Parameter(torch.randn(24, 5, dtype=torch.complex64))",
+    ),
+}
+ROTATION = source(
+    "z = torch.view_as_complex(x.reshape(len(x), -1, 2)) * self.f\nreturn torch.view_as_real(z).flatten(1)",
+    init="self.register_buffer('f', torch.polar(torch.ones(12), torch.arange(12.0)))",
+)
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_outputs_are_judged(judge, name):
+    verdict = judge.verify(*same(COMPLEX[name]), gates=("CMP-01", "CMP-03", "PRC-01"))
+    assert verdict.clean
+    assert verdict.gate("CMP-01").status == verdict.gate("CMP-03").status == "pass"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["torch.fft.fft2(x).conj()", "torch.fft.fft2(x) * (1 + 1e-4j)", "torch.fft.fft2(x).real"]
+)
+def test_complex_outputs_are_judged_in_both_parts(judge, wrong):
+    candidate = load_candidate(source(f"return {wrong}").replace("Model(", "ModelNew("))
+    verdict = judge.verify(load_problem(COMPLEX["fft2"]), candidate, gates=["CMP-01"])
+    assert verdict.failed == ("CMP-01",)
+
+
+def test_what_is_not_compared_is_said_of_each_kind_of_output(judge):
+    text = source("return torch.fft.fft(x), x.argmax(-1), x * 2")
+    told = judge.verify(*same(text), gates=["EXC-01"]).gate("EXC-01").detail
+    assert "integers hold no NaN and no infinity: out[1]" in told
+    assert "which part is NaN: out[0]" in told
+
+
+def test_complex_numbers_are_no_sums_of_absolute_terms():
+    for text in (COMPLEX["fft2"], ROTATION, source("return x.to(torch.complex64)")):
+        instance = instantiate(load_problem(text))
+        assert absolute_terms(instance, instance.draw(0)) is None
+
+
+def test_a_copy_of_the_reference_keeps_imaginary_parts():
+    instance = instantiate(load_problem(ROTATION))
+    for dtype, kept in ((torch.float32, torch.complex64), (torch.float64, torch.complex128)):
+        f = module_copy(instance, dtype).f
+        assert f.dtype is kept and torch.equal(f.to(torch.complex64), instance.module.f)
+
+
+def test_a_complex_buffer_convicts_nobody(judge):
+    real = source(
+        """
+        z = x.reshape(x.shape[0], -1, 2)
+        c, s = self.angle.cos(), self.angle.sin()
+        a, b = z[..., 0] * c - z[..., 1] * s, z[..., 0] * s + z[..., 1] * c
+        return torch.stack([a, b], -1).flatten(1)
+        """,
+        init="self.register_buffer('angle', torch.arange(12.0), persistent=False)",
+    )
+    problem, candidate = same(ROTATION)
+    assert judge.verify(problem, candidate).clean
+    spelled = load_candidate(real.replace("class Model(", "class ModelNew("))
+    assert not judge.verify(problem, spelled, gates=VALUES).failed
+
+
+def test_complex_weights_under_another_name_are_found():
+    w = torch.randn(3, 4, dtype=torch.complex64)
+    assert seeded_alike({"w": w}, {"v": w.clone()})
+    assert not seeded_alike({"w": w}, {"v": w.conj().resolve_conj()})

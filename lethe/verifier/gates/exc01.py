@@ -54,8 +54,13 @@ def _shown_by(trial: Trial, case: Case, report: RunReport) -> list[Finding]:
 def _detail(trial: Trial) -> str:
     """Which outputs had no mask to compare, if any."""
     truth = trial.docket.truth(trial.docket.case("normal", trial.settings.seed))
-    whole = [n for n, t in zip(truth.names, truth.working, strict=True) if not t.is_floating_point()]
-    return f"not compared, since integers hold no NaN and no infinity: {', '.join(whole)}" if whole else ""
+    outputs = list(zip(truth.names, truth.working, strict=True))
+    parts = [n for n, t in outputs if t.is_complex()]
+    whole = [n for n, t in outputs if not (t.is_floating_point() or t.is_complex())]
+    reasons = {"integers hold no NaN and no infinity": whole, "a spelling decides which part is NaN": parts}
+    return "; ".join(
+        f"not compared, since {why}: {', '.join(names)}" for why, names in reasons.items() if names
+    )
 
 
 def _draw(trial: Trial, which: int, value: float, placement: str, name: str) -> Case:
