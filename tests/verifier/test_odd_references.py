@@ -224,3 +224,9 @@ def test_complex_weights_under_another_name_are_found():
     w = torch.randn(3, 4, dtype=torch.complex64)
     assert seeded_alike({"w": w}, {"v": w.clone()})
     assert not seeded_alike({"w": w}, {"v": w.conj().resolve_conj()})
+
+
+@pytest.mark.parametrize("forward", ["return w @ x", "return w.mT @ x", "return w.mT"])
+def test_a_zero_pattern_in_another_layout(judge, forward):
+    text = source(forward, "torch.tril(torch.randn(24, 24)).mT, torch.randn(24, 24)", "w, x")
+    assert judge.verify(*same(text), gates=["EXC-01"]).gate("EXC-01").status == "pass"
