@@ -230,3 +230,32 @@ def test_complex_weights_under_another_name_are_found():
 def test_a_zero_pattern_in_another_layout(judge, forward):
     text = source(forward, "torch.tril(torch.randn(24, 24)).mT, torch.randn(24, 24)", "w, x")
     assert judge.verify(*same(text), gates=["EXC-01"]).gate("EXC-01").status == "pass"
+
+
+ODD = {
+    "einsum": source(
+        "return torch.einsum('...ij,jk->...ik', x, w)", f"torch.randn(3, 9, 24), {X}.mT", "x, w"
+    ),
+    "where": source("return torch.where(x > 0, x, 0.0) + torch.where(x < 0, 1, 2)"),
+    "index_select": source("return x.index_select(1, i)", f"{X}, torch.randint(0, 24, (7,))", "x, i"),
+    "scatter_add": source(
+        "return torch.zeros_like(x).scatter_add(1, i, x)", f"{X}, torch.randint(0, 24, (9, 24))", "x, i"
+    ),
+    "cumprod": source("return x.cumprod(-1)", "torch.rand(9, 24) + 0.5"),
+    "sort": source("return x.sort(-1)"),
+    "containers": source("return {'a': x + 1, 'b': None, 'c': (x.sum(-1), 3)}, None"),
+    "scalar": source("return (x * x).sum()"),
+    "integer": source("return (x * 4).round().to(torch.int32)"),
+    "boolean": source("return x > 0"),
+    "within": source("return torch.fft.ifft(torch.fft.fft(x) * 2).real"),
+    "in place": source("y = x.clone()\ny.mul_(2).add_(1)\ny[:, 0] = 0\nx.add_(1)\nreturn y, x"),
+    "empty input": source("return x.sum(-1), y.sum()", f"{X}, torch.zeros(0, 3)", "x, y"),
+    "strides ignored": source("return x.as_strided((4, 4), (1, 2))"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_same_code_keeps_its_contracts(judge, name):
+    verdict = judge.verify(*same(ODD[name]), gates=(*VALUES, "CMP-03", "ORD-02"))
+    assert verdict.status is Status.JUDGED and verdict.clean
+    assert not [g for g in verdict.gates if g.status == "error"]
