@@ -38,8 +38,10 @@ class AbsoluteTerms(EagerMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name, kind = kind_of(func)
-        floating = any(isinstance(t, Tensor) and t.is_floating_point() for t in tree_leaves((args, kwargs)))
-        if not floating or func.is_view:
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if any(t.is_complex() for t in given):  # a part of a product is a difference of products
+            raise NotASumOfProducts(name)
+        if not any(t.is_floating_point() for t in given) or func.is_view:
             return func(*args, **kwargs)
         if kind == "exact":
             if name in SELECTING or name in ("sign", "floor", "ceil", "round", "trunc", "heaviside", "relu"):
@@ -101,5 +103,7 @@ def absolute_terms(instance: Instance, inputs: Any) -> Terms | None:
             if isinstance(e.__cause__, NotASumOfProducts):
                 return None
             raise
-    tensors = [t.double().abs() for t in flatten(out)[0]]
-    return Terms(tensors, max(1, mode.length))
+    tensors = flatten(out)[0]
+    if any(t.is_complex() for t in tensors):
+        return None
+    return Terms([t.double().abs() for t in tensors], max(1, mode.length))

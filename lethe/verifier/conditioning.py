@@ -47,6 +47,9 @@ __all__ = [
     "spread",
 ]
 
+WIDE_DTYPES = (torch.float64, torch.complex128)
+"""What rounds in a perturbed run."""
+
 RUNS = 8
 """Perturbed runs. The maximum of 8 draws of a uniform error has mean 16/18 = 0.89 of its
 largest value, and an element misses the largest error by a factor 2 with probability 2^-8."""
@@ -87,7 +90,7 @@ class Spread:
 def _jitter(mode: Perturb, value: Any) -> Any:
     """Inputs moved by one relative rounding error each; zeros, infinities and integers stay."""
 
-    return map_tensors(value, lambda t: mode.jittered(t) if t.dtype == torch.float64 else t)
+    return map_tensors(value, lambda t: mode.jittered(t) if t.dtype in WIDE_DTYPES else t)
 
 
 def _perturbed_reference(instance: Instance, mode: Perturb) -> nn.Module:
@@ -95,7 +98,7 @@ def _perturbed_reference(instance: Instance, mode: Perturb) -> nn.Module:
     module = module_copy(instance, torch.float64)
     with torch.no_grad():
         for t in [*module.parameters(), *module.buffers()]:
-            if t.dtype == torch.float64:
+            if t.dtype in WIDE_DTYPES:
                 t.copy_(mode.jittered(t))
     return module
 

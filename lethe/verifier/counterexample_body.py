@@ -174,7 +174,8 @@ class Reference:
         """A private copy of the module, rounded to each dtype in turn."""
         module = copy.deepcopy(self.module)
         for dtype in dtypes:
-            module.to(dtype)
+            # not `to`, which casts complex tensors too
+            module._apply(lambda t, dtype=dtype: t.to(dtype) if t.is_floating_point() else t)
             for part in module.modules():
                 for name, t in list(vars(part).items()):
                     if isinstance(t, torch.Tensor) and t.is_floating_point():

@@ -57,7 +57,7 @@ def reference_varies(runs: Sequence[Sequence[Tensor]]) -> bool:
 
 
 def _alike(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    return all(_identical(a, b) for a, b in zip(first, second, strict=True))
+    return len(first) == len(second) and all(_identical(a, b) for a, b in zip(first, second, strict=True))
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
@@ -99,7 +99,7 @@ def structural_zero(oracle64: Tensor, zero_absorbing: Tensor) -> Tensor:
 
 
 def _class(t: Tensor) -> Tensor:
-    t = torch.view_as_real(t).sum(-1) if t.is_complex() else t
+    t = conditioning.real_view(t).sum(-1) if t.is_complex() else t
     if not t.is_floating_point():
         return torch.zeros(t.shape, dtype=torch.int8, device=t.device)
     return (

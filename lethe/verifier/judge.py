@@ -26,7 +26,13 @@ from lethe.verifier.counterexample import write_counterexamples
 from lethe.verifier.docket import Docket
 from lethe.verifier.gating import run_gate
 from lethe.verifier.limits import one_thread
-from lethe.verifier.oracle import ReferenceFailed
+from lethe.verifier.oracle import (
+    MEMORY_ENDS,
+    OracleError,
+    ReferenceFailed,
+    first_line,
+    reference_errors,
+)
 from lethe.verifier.problem import (
     Candidate,
     CandidateError,
@@ -57,6 +63,9 @@ from lethe.verifier.verdict import (
 PROBLEMS_KEPT = {"cpu": 2, "interpreter": 2, "cuda": 1}
 """Problems whose reference side stays in memory, by executor; candidates of one problem usually come
 together, and a GPU's memory is what many judges share."""
+
+REFERENCE_ENDS = (ProblemError, ReferenceFailed, OracleError, SkipCase, *MEMORY_ENDS)
+"""What a problem that cannot be judged raises outside the gates, where no candidate has a part in it."""
 
 KEPT_DEVICE_BYTES = 1 << 30
 """GPU memory that no tensor uses and a judge yet holds back between gates for its own reuse."""
@@ -146,9 +155,9 @@ class Judge:
         ahead = self._ahead(candidate, settings)
         try:
             docket = self._docket(problem, settings)
-        except (ProblemError, ReferenceFailed, SkipCase) as e:
+        except REFERENCE_ENDS as e:
             ahead.discard()
-            return replace(blank, status=Status.REFERENCE_FAILED, message=str(e))
+            return _reference_failed(blank, e)
         except BaseException:
             ahead.discard()
             raise
@@ -161,6 +170,8 @@ class Judge:
         except CandidateStopped as e:
             sizes = {} if isinstance(e, StoppedAsWritten) else docket.base
             verdict = replace(blank, sizes=sizes, status=e.status, message=e.message)
+        except REFERENCE_ENDS as e:
+            verdict = _reference_failed(blank, e)
         finally:
             trial.close()
             _release_device(executor)
@@ -268,7 +279,8 @@ class Judge:
             leaving = others[: max(0, len(others) + 1 - PROBLEMS_KEPT[settings.executor])]
             for old in [k for k in self._dockets if k[0] in leaving]:
                 del self._dockets[old]  # before the next one asks for memory
-            self._dockets[key] = Docket(problem, settings, as_written=as_written)
+            with reference_errors("first"):
+                self._dockets[key] = Docket(problem, settings, as_written=as_written)
         self._dockets.move_to_end(key)
         return self._dockets[key]
 
@@ -277,6 +289,14 @@ class Judge:
         path = Path(self._caches.name) / candidate.sha256[:24]
         path.mkdir(exist_ok=True)
         return path
+
+
+def _reference_failed(blank: Verdict, end: BaseException) -> Verdict:
+    """The verdict on any candidate of a problem that cannot be judged; memory is told as such, since others
+    may hold it (fairness rule 21)."""
+    short = isinstance(end, MEMORY_ENDS)
+    told = f"The reference cannot be judged: memory ran out ({first_line(end)})." if short else str(end)
+    return replace(blank, status=Status.REFERENCE_FAILED, message=told)
 
 
 def _release_device(executor: str) -> None:

@@ -41,7 +41,8 @@ def observe(instance: Instance, inputs: Any) -> tuple[set[int], dict[int, set[st
 
 
 def keeps_state(instance: Instance, inputs: Any) -> bool:
-    """Fairness rule 34: a second call of the same reference answers otherwise, or its state moved."""
+    """Fairness rule 34: a second call of the same reference answers otherwise or is refused, or its state
+    moved."""
     import torch
 
     from lethe.verifier.fairness import has_hidden_state
@@ -49,7 +50,11 @@ def keeps_state(instance: Instance, inputs: Any) -> bool:
     module = copy.deepcopy(instance.module)
     before = {n: t.clone() for n, t in module.state_dict().items()}
     with torch.no_grad():
-        first, second = (flatten(module(*map_tensors(inputs, lambda t: t.clone())))[0] for _ in range(2))
+        first, _ = flatten(module(*map_tensors(inputs, lambda t: t.clone())))
+        try:
+            second, _ = flatten(module(*map_tensors(inputs, lambda t: t.clone())))
+        except Exception:
+            return True
     return has_hidden_state(first, second, before, module.state_dict())
 
 

@@ -241,6 +241,11 @@ def mapped(func: Any, args: Any, kwargs: dict[str, Any], f: Callable[[Tensor], T
     return func(*tree_map(g, args), **tree_map(g, kwargs))
 
 
+def _squared(t: Tensor) -> Tensor:
+    """The squared magnitude of each element."""
+    return t.abs().square() if t.is_complex() else t.square()
+
+
 @dataclass(frozen=True)
 class Rounding:
     """How one kind of rounding error enters a sum of `n` terms: ``factor(n) * u * scale``."""
@@ -275,7 +280,7 @@ def sum_scale(
     """The magnitude that one accumulation error of this operator is relative to, per output element."""
     if not rounding.squares(n):
         return mapped(func, args, kwargs, torch.abs)
-    squares = mapped(func, args, kwargs, torch.square)
+    squares = mapped(func, args, kwargs, _squared)
     if name in (
         "mean",
         "_adaptive_avg_pool2d",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lethe.verifier.ends import lasting
 from lethe.verifier.modes import WIDE, EagerMode, TanhForm, ZeroAbsorbs, widened
-from lethe.verifier.problem import Instance
+from lethe.verifier.problem import Instance, ProblemError
 from lethe.verifier.structure import flatten, map_tensors, unflatten
 
 
@@ -33,6 +34,9 @@ class ReferenceFailed(RuntimeError):
 class OracleError(TypeError):
     """A hand-written oracle was asked for, or answered in, something else than float64."""
 
+
+MEMORY_ENDS = (MemoryError, torch.OutOfMemoryError)
+"""How memory runs out, the host's or a device's: others may hold it, so it is told apart."""
 
 DTYPES = {
     "float64": torch.float64,
@@ -130,15 +134,20 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 def cast_floating(value: Any, dtype: torch.dtype) -> Any:
     """A detached copy of a nested value; floating tensors in `dtype`, complex ones alike."""
+    return map_tensors(value, lambda t: _cast(t.detach(), dtype, copy=True))
 
-    def cast(t: Tensor) -> Tensor:
-        if t.is_floating_point():
-            return t.detach().to(dtype, copy=True)
-        if t.is_complex():
-            return t.detach().to(torch.complex128 if dtype is torch.float64 else t.dtype, copy=True)
-        return t.detach().clone()
 
-    return map_tensors(value, cast)
+def _cast(t: Tensor, dtype: torch.dtype, copy: bool = False) -> Tensor:
+    """`t` in `dtype` if it is floating, in complex128 if it is complex and `dtype` float64, else as it is.
+
+    ``nn.Module.to`` would cast complex tensors to a floating dtype, and lose their imaginary part.
+    """
+    target = t.dtype
+    if t.is_floating_point():
+        target = dtype
+    elif t.is_complex() and dtype is torch.float64:
+        target = torch.complex128
+    return t.to(target, copy=copy)
 
 
 def module_copy(instance: Instance, dtype: torch.dtype, through: torch.dtype | None = None) -> nn.Module:
@@ -155,7 +164,7 @@ def module_copy(instance: Instance, dtype: torch.dtype, through: torch.dtype | N
         raise ReferenceFailed(f"The reference module cannot be copied ({first_line(e)}).") from e
     module.eval()
     for target in (dtype,) if through is None else (through, dtype):
-        module.to(target)
+        module._apply(partial(_cast, dtype=target))
         for part in module.modules():
             for name, value in list(vars(part).items()):
                 if isinstance(value, Tensor) and value.is_floating_point():
@@ -177,12 +186,13 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def reference_errors(what: str) -> Iterator[None]:
-    """Turn whatever the reference raises into `ReferenceFailed`; memory exhaustion passes through."""
+    """Turn whatever the reference raises, an exit included, into `ReferenceFailed`; what says so already and
+    memory exhaustion pass through."""
     try:
         yield
-    except (ReferenceFailed, OracleError, MemoryError, torch.OutOfMemoryError, KeyboardInterrupt):
+    except (ReferenceFailed, ProblemError, OracleError, *MEMORY_ENDS):
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise ReferenceFailed(f"The reference raised in its {what} run ({first_line(e)}).") from e
 
 

@@ -136,11 +136,13 @@ class Perturb(EagerMode):
             return move(t, scale, factor, terms, vanishing)
 
     def jittered(self, t: Tensor) -> Tensor:
-        """`t` (float64) with one relative rounding error each; zeros and infinities stay."""
+        """`t` (float64 or complex128) with one relative rounding error each; zeros and infinities stay."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             if t.is_cuda and HAS_TRITON:
                 return self._moved_at_once(t, None, 0.0, 1, False, relative=True)
-            return torch.where(t.isfinite(), t * (1 + self.unit * self.uniform(t)), t)
+            real = real_view(t)
+            moved = torch.where(real.isfinite(), real * (1 + self.unit * self.uniform(real)), real)
+            return torch.view_as_complex(moved) if t.is_complex() else moved
 
     def _moved(self, t: Tensor, scale: Tensor | None, factor: float, terms: int, vanishing: bool) -> Tensor:
         real = real_view(t.detach())
@@ -148,7 +150,7 @@ class Perturb(EagerMode):
         flushed = torch.full_like(size, self.tiny) if vanishing else size.clamp(max=self.tiny)
         error = (size * self.unit).add_(flushed).mul_(self.uniform(real))
         if scale is not None:
-            size = real_view(scale).abs()
+            size = _beside(scale, t).abs()
             underflow = size.clamp(max=self.tiny * terms) if terms > 1 else 0.0
             error.add_((size * (self.unit * factor) + underflow) * self.uniform(real))
         moved = torch.where(real.isfinite(), error.add_(real), real)
@@ -173,7 +175,7 @@ class Perturb(EagerMode):
         self._calls += 1
         moved = move(
             real_view(t.detach()),
-            None if scale is None else real_view(scale),
+            None if scale is None else _beside(scale, t),
             self._escapes(t.device),
             seed=((self.seed << 24) + self._calls) % (1 << 63),
             unit=self.unit,
@@ -226,7 +228,7 @@ class Perturb(EagerMode):
                 out = out if sums is None else self._escape(out, sums, torch.inf)
             if name == "mean":  # the sum that it divides overflows first
                 large = out.isfinite() & (out.abs() >= self.limit / counts[0])
-                out = self._escape(out, large, out.sign() * torch.inf)
+                out = self._escape(out, large, out.sgn() * torch.inf)
         return self._replace(func, out, scales, factors, counts)
 
     def _cast(self, t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -299,6 +301,12 @@ def _exact(name: str, args: Any, kwargs: dict[str, Any], out: Tensor, dtype: tor
         divisor = args[1] if isinstance(args[1], Tensor) else torch.tensor(float(args[1]))
         exact = exact & (torch.frexp(divisor.double())[0].abs() == 0.5).to(out.device)
     return exact
+
+
+def _beside(scale: Tensor, t: Tensor) -> Tensor:
+    """The scale of each element of the real view of `t`; a magnitude counts for both parts of a number."""
+    real = real_view(scale)
+    return real.unsqueeze(-1).expand(*real.shape, 2) if t.is_complex() and real.dim() == t.dim() else real
 
 
 def _is_wide(x: Any) -> bool:

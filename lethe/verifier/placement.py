@@ -94,8 +94,9 @@ _NO_EDGE = (
 
 
 def _positions(allowed: Tensor, placement: str) -> list[int]:
-    """Flat positions among the allowed elements."""
-    legal = allowed.view(-1).nonzero().view(-1)
+    """Flat positions, in row-major order, among the allowed elements."""
+    flat = allowed.reshape(-1)
+    legal = flat.nonzero().view(-1)
     if not legal.numel():
         return []
     if placement in ("first", "last"):
@@ -106,11 +107,11 @@ def _positions(allowed: Tensor, placement: str) -> list[int]:
     width = allowed.shape[-1] if allowed.dim() else 1
     if placement == "whole_row":
         start = middle // width * width
-        return [i for i in range(start, start + width) if bool(allowed.view(-1)[i])]
+        return [i for i in range(start, start + width) if bool(flat[i])]
     rows = allowed.numel() // width
     if width <= TILES[0]:
         width, rows = allowed.numel(), 1
-    table = allowed.view(rows, width)
+    table = flat.view(rows, width)
     at = []
     for k, edge in enumerate(e for t in TILES if t < width for e in (t - 1, t)):
         usable = table[:, edge].nonzero().view(-1)

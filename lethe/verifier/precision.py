@@ -19,6 +19,7 @@ from lethe.verifier.conditioning import perturbed_run, real_view
 from lethe.verifier.modes import EagerMode, widened
 from lethe.verifier.operations import CONVOLUTIONS, MAX_DECOMPOSITION_DEPTH, decompositions, kind_of
 from lethe.verifier.oracle import (
+    ReferenceFailed,
     call,
     cast_floating,
     default_dtype,
@@ -151,7 +152,10 @@ def level(value: Any, truth: Any) -> float:
     for v, y in zip(flatten(value)[0], flatten(truth)[0], strict=True):
         if not (y.is_floating_point() or y.is_complex()):
             continue
-        a, b = real_view(v.detach()).double().to(y.device), real_view(y).double()
+        if v.shape != y.shape:
+            raise ReferenceFailed("The reference's outputs have another shape in another precision.")
+        kind = torch.complex128 if v.is_complex() or y.is_complex() else torch.float64
+        a, b = (real_view(t.detach().to(device=y.device, dtype=kind)) for t in (v, y))
         both = a.isfinite() & b.isfinite()
         errors += float(torch.where(both, a - b, 0.0).square().sum())
         total += float(torch.where(both, b, 0.0).square().sum())

@@ -43,6 +43,7 @@ from lethe.verifier.oracle import (
     reference_errors,
     run_float64,
 )
+from lethe.verifier.perturbation import real_view
 from lethe.verifier.problem import Instance
 from lethe.verifier.structure import flatten, unflatten
 
@@ -262,7 +263,7 @@ class _Probe:
             out = run_float64(self.instance, unflatten(moved, self.skeleton))
         except ReferenceFailed:
             return None
-        return [t.double() if not t.is_complex() else torch.view_as_real(t) for t in flatten(out)[0]]
+        return [real_view(t).double() for t in flatten(out)[0]]
 
     def noise(self, t: Tensor) -> Tensor:
         g = self.generator(t.device)
@@ -298,6 +299,8 @@ class _Probe:
             m = self.at(lambda i, t, k=k: _mix(t, other[i]) if i == k else t)  # type: ignore[misc]
             if a is None or b is None or m is None:
                 return False
+            if not _alike_in_shape(a, b, m):
+                return False
             if not all(_close(z, 0.3 * x + 0.7 * y) for x, y, z in zip(a, b, m, strict=True)):
                 return False
         return bool(self.floating)
@@ -308,6 +311,8 @@ class _Probe:
         one = self.at(lambda i, t: SMALL * t)
         two = self.at(lambda i, t: 2 * SMALL * t)
         if zero is None or one is None or two is None or not self.floating:
+            return False
+        if not _alike_in_shape(zero, one, two):
             return False
         return all(_close(t - z, 2 * (o - z)) for z, o, t in zip(zero, one, two, strict=True))
 
@@ -321,12 +326,15 @@ class _Probe:
         if (
             base is None
             or changed is None
+            or len(base) != len(changed)
             or all(_close(a, b, 1e-2) for a, b in zip(base, changed, strict=True))
         ):
             return False
         for f in (lambda t: 4 * t, lambda t: t + 1):
             same = self.at(lambda i, t, f=f: f(t) if i == first else t)  # type: ignore[misc]
-            if same is not None and all(_close(a, b, 1e-3) for a, b in zip(base, same, strict=True)):
+            if same is None or len(same) != len(base):
+                continue
+            if all(_close(a, b, 1e-3) for a, b in zip(base, same, strict=True)):
                 return True
         return False
 
@@ -338,7 +346,7 @@ class _Probe:
         other = self.moved()
         far = self.at(lambda i, t: other[i])
         base = self.at(lambda i, t: t)
-        if near is None or far is None or base is None:
+        if near is None or far is None or base is None or not len(base) == len(near) == len(far):
             return found
         for k, (a, n, f) in enumerate(zip(base, near, far, strict=True)):
             if a.shape != n.shape or a.shape != f.shape or not a.numel():
@@ -362,9 +370,15 @@ class _Probe:
         """Elements that are zero at this point and at another one."""
         other = self.moved()
         base, far = self.at(lambda i, t: t), self.at(lambda i, t: other[i])
-        if base is None or far is None or any(a.shape != b.shape for a, b in zip(base, far, strict=True)):
+        if base is None or far is None or not _alike_in_shape(base, far):
             return [torch.zeros(t.shape, dtype=torch.bool, device=t.device) for t in tensors]
         return [(a == 0) & (b == 0) for a, b in zip(base, far, strict=True)]
+
+
+def _alike_in_shape(*runs: list[Tensor]) -> bool:
+    """Whether all runs gave as many tensors of the same shapes, which values of the inputs may decide."""
+    shapes = [[t.shape for t in run] for run in runs]
+    return all(s == shapes[0] for s in shapes)
 
 
 def _mix(a: Tensor, b: Tensor) -> Tensor:

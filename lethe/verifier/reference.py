@@ -142,7 +142,7 @@ def build(
     try:
         with placed(module_origin), torch.no_grad(), seeded(seed):
             module = factory(**init) if isinstance(init, dict) else factory(*init)
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise _sentence(problem, "constructing Model raised", e) from None
     if not isinstance(module, nn.Module):
         raise ProblemError(f"{problem.name}: Model is not an nn.Module class")
@@ -154,7 +154,7 @@ def build(
         try:
             with placed(origin), torch.no_grad(), seeded(draw_seed):
                 drawn = inputs()
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise _sentence(problem, "get_inputs raised", e) from None
         drawn = _as_list(problem, drawn)
         return drawn if device == origin else map_tensors(drawn, lambda t: t.to(device))
@@ -182,7 +182,7 @@ def _from_source(
     get_init = getattr(module, "get_init_inputs", None)
     try:
         init = get_init() if get_init is not None else []
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise _sentence(problem, "get_init_inputs raised", e) from None
     if init is None:
         init = []
@@ -203,7 +203,7 @@ def run_reference(instance: Instance, inputs: list[Any]) -> Any:
             return instance.module(*inputs)
     except ProblemError:
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise _sentence(instance.problem, "the reference raised", e) from None
 
 

@@ -180,9 +180,12 @@ def _rearranged(reference: Tensor, candidate: Tensor) -> bool:
     if (
         reference.numel() != candidate.numel()
         or reference.is_floating_point() != candidate.is_floating_point()
+        or reference.is_complex() != candidate.is_complex()
     ):
         return False
-    return _same(reference.reshape(-1).sort().values, candidate.reshape(-1).sort().values)
+    from lethe.verifier.perturbation import real_view
+
+    return _same(*(real_view(t.detach()).reshape(-1).sort().values for t in (reference, candidate)))
 
 
 def _no_namesake_differs(reference: Mapping[str, Tensor], candidate: Mapping[str, Tensor]) -> bool:

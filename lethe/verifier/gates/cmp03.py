@@ -14,6 +14,7 @@ from lethe.verifier.oracle import ReferenceFailed
 from lethe.verifier.problem import ProblemError
 from lethe.verifier.reference import run_apart
 from lethe.verifier.sheet import CandidateStopped, NotApplicable, Sheet, SkipCase
+from lethe.verifier.structure import flatten
 from lethe.verifier.verdict import Blame, Finding, GateResult, Reason
 
 if TYPE_CHECKING:
@@ -67,11 +68,16 @@ def _failed_elsewhere(trial: Trial, sheet: Sheet) -> None:
 
 def _refusal(docket: Docket, case: Case) -> str:
     """Why the reference refuses this layout, or ``""``: where it begins with a ``view``, a kernel need not
-    take other strides either (fairness rule 19)."""
+    take other strides either (fairness rule 19). One that ignores strides (``as_strided``) finds the NaN
+    between the elements, and so may a kernel."""
     try:
-        run_apart(docket.instance(case.sizes), case.inputs)
-    except ProblemError as e:
+        seen, _ = flatten(run_apart(docket.instance(case.sizes), case.inputs))
+        usual = docket.truth(case).working
+    except (ReferenceFailed, ProblemError) as e:
         return "" if fairness.legal_shape(e) else str(e)
+    alike = [t.shape for t in seen] == [t.shape for t in usual]
+    if not alike or any(bool((a.isnan() & ~b.isnan()).any()) for a, b in zip(seen, usual, strict=True)):
+        return "the reference reads what lies between the elements"
     return ""
 
 
