@@ -16,6 +16,7 @@ executed = "data/measured/cpu/gdn_emulated.json"
 blackwell = "data/measured/cpu/gdn_blackwell.json"
 values = "data/measured/h200/gdn_accuracy.json"
 speeds = "data/measured/h200/gdn_speed.json"
+bounds = "data/measured/h200/gdn_bounds.json"
 trained = "data/measured/h200/gdn_training.json"
 # The battery of gates on the seven members: on a GPU, and the same texts by the torch backend.
 judged = "data/measured/h200/gdn_controls.json"
@@ -46,6 +47,7 @@ from lethe.kernels.gdn.precision import PINS
 from lethe.paper import (
     evidence,
     gdn_blackwell_tables,
+    gdn_bounds_tables,
     gdn_control_tables,
     gdn_speed_tables,
     gdn_tables,
@@ -61,6 +63,7 @@ records = {
         "blackwell": blackwell,
         "values": values,
         "speeds": speeds,
+        "bounds": bounds,
         "trained": trained,
         "judged": judged,
         "judged_here": judged_here,
@@ -304,6 +307,18 @@ glue.table(
     caption="The backward pass at B 2, H 16, L 2,048, d 128, kernel by kernel: the design's prediction beside the "
     f"measurement, {origins['speeds']}. The floor is the time of the bytes, each tensor once, at the bandwidth of the "
     "fastest copy.",
+)
+
+# %%
+glue.table(
+    "bounds",
+    gdn_bounds_tables.bounds(records["bounds"]),
+    caption="What bounds each kernel at the same shape, bfloat16, "
+    f"{origins['bounds']}. *near*: the same work from the L2 cache; *bytes only*: the same loads and stores without "
+    "the work, or the floor; *hidden*: how much of the shorter of these two runs behind the longer one; *tensor "
+    "cores*: for how much of *near* the design's count of products keeps them busy. Below half hidden the two come "
+    "in turn; else the longer one is the bound, and among the processors' own time the tensor cores are from "
+    f"{100 * gdn_bounds_tables.FULL:.0f} % on.",
 )
 
 # %%
