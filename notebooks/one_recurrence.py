@@ -385,6 +385,7 @@ both = [r for _, r in gdn_speed_tables.ratios(theirs, "forward+backward")]
 glue.number("fla_ratio", gdn_speed_tables.span(both))
 glue.number("backward", gdn_speed_tables.main_time(ours, "backward"))
 glue.number("forward", gdn_speed_tables.main_time(ours, "forward"))
+glue.number("missed", gdn_bounds_tables.missed(records["speeds"]))
 glue.number("over_bytes", gdn_speed_tables.main_ratio(ours, "backward"))
 glue.number("over_least", gdn_speed_tables.main_ratio(ours, "least"))
 slower = [r["ratio"] for r in published["vs_fla_graph_ms"]]
