@@ -16,6 +16,7 @@ executed = "data/measured/cpu/gdn_emulated.json"
 blackwell = "data/measured/cpu/gdn_blackwell.json"
 values = "data/measured/h200/gdn_accuracy.json"
 speeds = "data/measured/h200/gdn_speed.json"
+bounds = "data/measured/h200/gdn_bounds.json"
 trained = "data/measured/h200/gdn_training.json"
 # The battery of gates on the seven members: on a GPU, and the same texts by the torch backend.
 judged = "data/measured/h200/gdn_controls.json"
@@ -46,6 +47,7 @@ from lethe.kernels.gdn.precision import PINS
 from lethe.paper import (
     evidence,
     gdn_blackwell_tables,
+    gdn_bounds_tables,
     gdn_control_tables,
     gdn_speed_tables,
     gdn_tables,
@@ -61,6 +63,7 @@ records = {
         "blackwell": blackwell,
         "values": values,
         "speeds": speeds,
+        "bounds": bounds,
         "trained": trained,
         "judged": judged,
         "judged_here": judged_here,
@@ -308,6 +311,18 @@ glue.table(
 
 # %%
 glue.table(
+    "bounds",
+    gdn_bounds_tables.bounds(records["bounds"]),
+    caption="What bounds each kernel at the same shape, bfloat16, "
+    f"{origins['bounds']}. *near*: the same work from the L2 cache; *bytes only*: the same loads and stores without "
+    "the work, or the floor; *hidden*: how much of the shorter of these two runs behind the longer one; *tensor "
+    "cores*: for how much of *near* the design's count of products keeps them busy. Below half hidden the two come "
+    "in turn; else the longer one is the bound, and among the processors' own time the tensor cores are from "
+    f"{100 * gdn_bounds_tables.FULL:.0f} % on.",
+)
+
+# %%
+glue.table(
     "against",
     gdn_speed_tables.against([*theirs, *vendor]),
     caption=f"Against flash-linear-attention and cuDNN's frontend, same inputs, same process, bfloat16, "
@@ -370,6 +385,7 @@ both = [r for _, r in gdn_speed_tables.ratios(theirs, "forward+backward")]
 glue.number("fla_ratio", gdn_speed_tables.span(both))
 glue.number("backward", gdn_speed_tables.main_time(ours, "backward"))
 glue.number("forward", gdn_speed_tables.main_time(ours, "forward"))
+glue.number("missed", gdn_bounds_tables.missed(records["speeds"]))
 glue.number("over_bytes", gdn_speed_tables.main_ratio(ours, "backward"))
 glue.number("over_least", gdn_speed_tables.main_ratio(ours, "least"))
 slower = [r["ratio"] for r in published["vs_fla_graph_ms"]]

@@ -9,8 +9,9 @@
 `build` needs the compiler (nvidia-cutlass-dsl) and no GPU; it leaves two files for each library that `run`
 may need, the most telling first, and skips what is there and current. `run` needs torch and a GPU, and goes
 through its phases (`PHASES`) in the order of their importance: accuracy against float64, equal bits, graphs
-and red zones (`gdn_gpu_checks`), training (`gdn_gpu_training`), speed (`gdn_gpu_speed`), and other people's
-kernels beside ours, where they can be imported (`gdn_gpu_baselines`). Each finding is a line of a file as
+and red zones (`gdn_gpu_checks`), training (`gdn_gpu_training`), speed (`gdn_gpu_speed`), what bounds the
+kernels (`gdn_gpu_bounds`), and other people's kernels beside ours, where they can be imported
+(`gdn_gpu_baselines`). Each finding is a line of a file as
 soon as it is there, and what a folder has already is not found again, so that a run may be continued. A task
 that fails is a line with its error; one that loses the device or never ends costs its process, and the next
 one starts in another. ``controls``, only where it is asked for, judges the seven members as the audit judges
@@ -39,6 +40,8 @@ from lethe.evidence import gdn_gpu_processes as processes
 
 ACCURACY, SPEED = "accuracy.jsonl", "speed.jsonl"
 KERNELS = "lethe/kernels/gdn"
+PROBES = {"bounds": ["lethe/evidence/gdn_probes"]}
+"""Kernels that a phase times beside those."""
 
 Row = dict[str, Any]
 
@@ -47,7 +50,8 @@ Row = dict[str, Any]
 
 
 def wanted() -> list[Any]:
-    """The variants that `run` may need, the most telling first."""
+    """The variants that `run` may need, the most telling first; probes are the last."""
+    from lethe.evidence.gdn_gpu_bounds import libraries as probes
     from lethe.kernels.gdn.declare import KINDS
     from lethe.kernels.gdn.native import DV, Kind, libraries, libraries_to_save
 
@@ -64,7 +68,7 @@ def wanted() -> list[Any]:
         saves = at < 2 or (one.io == "bfloat16" and not one.packed)
         for variant in (*libraries(one), *(libraries_to_save(one) if saves else ())):
             found.setdefault(variant.name, variant)
-    return list(found.values())
+    return [*found.values(), *probes()]
 
 
 def build(folder: Path, processes: int, variants: Iterable[Any] | None = None) -> list[str]:
@@ -89,13 +93,18 @@ def _compile(variant: Any, folder: Path) -> bool:
     """Two files into the folder, the manifest last; False if they are there and current."""
     import shutil
 
+    from lethe.evidence import gdn_probes
     from lethe.kernels.gdn import build as compiler
     from lethe.kernels.gdn.architecture import SM90
 
-    if compiler.is_current(SM90, variant, folder):
+    probe = variant.stage in gdn_probes.STAGES
+    if compiler.is_current(gdn_probes.PROBES if probe else SM90, variant, folder):
         return False
     with tempfile.TemporaryDirectory() as scratch:
-        compiler.build(SM90, variant.stage, variant.options, Path(scratch))
+        if probe:
+            gdn_probes.build(variant, Path(scratch))
+        else:
+            compiler.build(SM90, variant.stage, variant.options, Path(scratch))
         for suffix in (".so", ".json"):
             shutil.move(Path(scratch) / f"{variant.name}{suffix}", folder / f"{variant.name}{suffix}")
     return True
@@ -121,7 +130,8 @@ class Phase:
 PHASES = {
     "checks": Phase("gdn_gpu_checks", ACCURACY, 0.2),
     "training": Phase("gdn_gpu_training", "training.jsonl", 0.5),
-    "speed": Phase("gdn_gpu_speed", SPEED, 0.75),
+    "speed": Phase("gdn_gpu_speed", SPEED, 0.73),
+    "bounds": Phase("gdn_gpu_bounds", "bounds.jsonl", 0.75),
     "baselines": Phase("gdn_gpu_baselines", "baselines.jsonl", 1.0, alone=True),
 }
 """In the order of their importance."""
@@ -155,7 +165,7 @@ def run(out: Path, seconds: float, phases: Sequence[str]) -> None:
             continue
         how = PHASES[phase]
         share = how.until if len(phases) > 1 else 1.0
-        if phase in ("speed", "baselines"):
+        if phase in ("speed", "bounds", "baselines"):
             _joined(warming, start + 0.5 * seconds)
         command = [sys.executable, "-m", "lethe.evidence.gdn_gpu", "serve", phase]
         abouts = [about for about, _ in tasks(phase)]
@@ -257,13 +267,14 @@ def _lost() -> str:
 
 
 def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured") -> list[Path]:
-    """Write what `run` left: ``gdn_accuracy``, ``gdn_training`` and ``gdn_speed`` of that device, with its
-    own versions; the baselines are part of the speed."""
+    """Write what `run` left: ``gdn_accuracy``, ``gdn_training``, ``gdn_speed`` and ``gdn_bounds`` of that
+    device, with its own versions; the baselines are part of the speed."""
     slug, written = elsewhere.device(folder).slug, []
     for experiment, phases, units in (
         ("gdn_accuracy", ("checks",), {"errors": "of the largest value"}),
         ("gdn_training", ("training",), {"losses": "bits an answer"}),
         ("gdn_speed", ("speed", "baselines"), {"us": "us", "their_us": "us", "bytes": "B", "peak": "B"}),
+        ("gdn_bounds", ("bounds",), {"us": "us", "bytes": "B"}),
     ):
         files = [folder / PHASES[phase].file for phase in phases if (folder / PHASES[phase].file).is_file()]
         if not files:
@@ -272,10 +283,11 @@ def record(folder: Path, measured: Path = provenance.ROOT / "data" / "measured")
         # a case whose library was not in the folder has not been measured
         samples = [_told(row) for row in rows if not str(row.get("error", "")).startswith("LibraryError")]
         scripts = [f"lethe/evidence/{PHASES[phase].module}.py" for phase in phases]
+        probes = [path for phase in phases for path in PROBES.get(phase, [])]
         written.append(
             elsewhere.record(
                 measured / slug / f"{experiment}.json", folder, experiment=experiment, samples=samples,
-                parameters={}, script=scripts[0], sources=[KERNELS, *scripts[1:]], units=units,
+                parameters={}, script=scripts[0], sources=[KERNELS, *scripts[1:], *probes], units=units,
                 command="python -m lethe.evidence.gdn_gpu run",
             )
         )  # fmt: skip
