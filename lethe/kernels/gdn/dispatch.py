@@ -111,9 +111,9 @@ def refusal(backend: str, a: Arguments) -> str:
 
 
 def _kind(a: Arguments) -> tuple[str, int, int, str, str, str, bool]:
-    """The fields of `native.Kind`."""
+    """The fields of `native.Kind`; sizes as plain numbers also where a compiler traces with symbols."""
     io, packed = str(a.q.dtype).removeprefix("torch."), a.cu_seqlens is not None
-    return io, a.q.shape[3], a.v.shape[3], _how(a.g), _how(a.b), _how(a.w), packed
+    return io, int(a.q.shape[3]), int(a.v.shape[3]), _how(a.g), _how(a.b), _how(a.w), packed
 
 
 def _doubt(backend: str, a: Arguments) -> str:

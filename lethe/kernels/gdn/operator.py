@@ -3,10 +3,14 @@
 Forward and backward are the custom operators ``lethe::gated_delta_rule`` and
 ``lethe::gated_delta_rule_backward``; the backend is an argument of both. It is chosen before they are called,
 and where torch.compile traces the call by the operators themselves, so that no compiler has to read how.
+Both compute in the precision that they promise also within autocast.
 """
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from lethe.kernels.gdn import dispatch
 from lethe.kernels.gdn.checks import TENSORS, Arguments, check, contiguous
@@ -20,23 +24,32 @@ def _forward(
     initial_state: Tensor | None, cu_seqlens: Tensor | None, scale: float, backend: str, save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     a = contiguous(Arguments(q, k, v, g, b, w, initial_state, cu_seqlens, scale))
-    o, final, saved = dispatch.module(dispatch.settled(a, backend)).forward(a, save)
+    backend = dispatch.settled(a, backend)
+    with _no_autocast(a):
+        o, final, saved = dispatch.module(backend).forward(a, save)
     return o, final, *saved
 
 
 @_forward.register_fake
 def _(q, k, v, g, b, w, initial_state, cu_seqlens, scale, backend, save):
     a = Arguments(q, k, v, g, b, w, initial_state, cu_seqlens, scale)
-    compute = a.compute_dtype
+    compute, backend = a.compute_dtype, dispatch.settled(a, backend)
     saved = [
         q.new_empty(shape if save else (0,), dtype=dtype if save or backend == "torch" else None)
         for shape, dtype in _kept(a, backend)
     ]
-    return torch.empty_like(v).contiguous(), q.new_empty(a.state_shape, dtype=compute), *saved
+    o = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    return o, q.new_empty(a.state_shape, dtype=compute), *saved
+
+
+def _no_autocast(a: Arguments) -> torch.autocast:
+    """A backend computes in the dtypes that it says, whatever surrounds the call."""
+    return torch.autocast(a.q.device.type, enabled=False)
 
 
 def _kept(a: Arguments, backend: str) -> list[tuple[tuple[int, ...], torch.dtype | None]]:
-    """Shape and dtype of what a backend's forward pass saves: three tensors, whose meaning is its own."""
+    """Shape and dtype of what the forward pass of a backend (a settled one) saves: three tensors, whose
+    meaning is its own."""
     cuts, (_, heads, dk, dv) = a.cu_seqlens, a.state_shape
     slots = slot_count(a.q.shape[0], a.q.shape[1], None if cuts is None else cuts.shape[0] - 1)
     if backend != "torch":
@@ -54,8 +67,9 @@ def _backward(
     cu_seqlens: Tensor | None, scale: float, backend: str,
 ) -> list[Tensor]:  # fmt: skip
     a = contiguous(Arguments(q, k, v, g, b, w, initial_state, cu_seqlens, scale))
-    module = dispatch.module(dispatch.settled(a, backend))
-    found = module.backward(a, do.contiguous(), dfinal.contiguous(), (A, T, S))
+    backend = dispatch.settled(a, backend)
+    with _no_autocast(a):
+        found = dispatch.module(backend).backward(a, do.contiguous(), dfinal.contiguous(), (A, T, S))
     return [found[name].contiguous() if name in found else q.new_empty(0) for name in TENSORS[:-1]]
 
 
@@ -74,6 +88,7 @@ def _save(ctx, inputs, output) -> None:
 
 
 def _adjoint(ctx, do, dfinal, *_of_saved):
+    _refuse_tangents((do, dfinal))
     A, T, S, *tensors = ctx.saved_tensors
     found = _backward(do, dfinal, A, T, S, *tensors, ctx.scale, ctx.backend)
     pairs = zip(tensors[:-1], found, strict=True)
@@ -84,6 +99,14 @@ def _no_second(ctx, *_grads):
     raise NotImplementedError(
         "gated_delta_rule can be differentiated once; its gradients have no derivative (create_graph=True)"
     )
+
+
+def _refuse_tangents(tensors: Iterable[Tensor | None]) -> None:
+    """torch would drop the tangents in silence: no custom operator can give it a rule for them."""
+    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise NotImplementedError(
+            "gated_delta_rule has no forward-mode derivative (torch.func.jvp, jacfwd, forward_ad)"
+        )
 
 
 _forward.register_autograd(_adjoint, setup_context=_save)
@@ -129,17 +152,21 @@ def gated_delta_rule(
 
     Returns: o [B, L, H, dv] in the dtype of v; the final states [N, H, dk, dv], or None.
 
+    Derivatives: once, in reverse mode, by torch.autograd. Forward mode and second derivatives are refused;
+    torch.func.grad, vjp and jacrev fail in torch itself, which has no rule for custom operators (torch 2.13).
+
     Raises: TypeError for a dtype; ValueError for a shape, device, mode, or a backend that cannot run the
-    call; NotImplementedError when a gradient is differentiated again. Each names the argument.
+    call; NotImplementedError for a derivative that there is not. Each names the argument.
     """
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; choose {' or '.join(MODES)}")
     a = check(q, k, v, g, beta, w, scale, initial_state, cu_seqlens)
+    tensors = [getattr(a, name) for name in TENSORS]
+    _refuse_tangents(tensors)
     if not torch.compiler.is_compiling():
         choice = dispatch.choose(a, backend)
         dispatch.warn_if_slow(choice, a)
         backend = choice.backend
-    tensors = (getattr(a, name) for name in TENSORS)
     o, final, *_ = _forward(*tensors, a.scale, backend, mode == "save")
     return o, final if output_final_state else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from lethe.kernels.gdn import dispatch, explain, gated_delta_rule
 from lethe.references.gdn import gated_delta_rule_backward, gated_delta_rule_forward
@@ -87,19 +88,20 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(call, leaves)
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize("mode", ["recompute", "save"])
 @pytest.mark.parametrize("gates", ["all", "none"])
-def test_the_operators_are_well_formed(gates, mode):
+def test_the_operators_are_well_formed(gates, mode, backend):
     """Schemas and fakes of both operators; that they trace is `test_it_compiles_without_a_break`."""
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     x, cu = list(draw(70, 4, 3).values()), torch.tensor([0, 30, 30, 70])
     x, cu = (x, cu) if gates == "all" else ([*x[:3], None, None, None], None)
     live = [None if t is None else t.requires_grad_() for t in x]
-    args = (*live, None, cu, 0.5, "torch", mode == "save")
+    args = (*live, None, cu, 0.5, backend, mode == "save")
     torch.library.opcheck(torch.ops.lethe.gated_delta_rule.default, args, test_utils=checks)
     plain = [None if t is None else t.detach() for t in x]
-    _, final, *saved = torch.ops.lethe.gated_delta_rule(*plain, None, cu, 0.5, "torch", mode == "save")
-    args = (torch.randn_like(plain[2]), torch.randn_like(final), *saved, *plain, None, cu, 0.5, "torch")
+    _, final, *saved = torch.ops.lethe.gated_delta_rule(*plain, None, cu, 0.5, backend, mode == "save")
+    args = (torch.randn_like(plain[2]), torch.randn_like(final), *saved, *plain, None, cu, 0.5, backend)
     torch.library.opcheck(torch.ops.lethe.gated_delta_rule_backward.default, args, test_utils=checks)
 
 
@@ -124,6 +126,57 @@ def test_it_compiles_without_a_break(monkeypatch):
         grads.append(torch.autograd.grad(f(*leaves), leaves))
     for eager, compiled in zip(*grads, strict=True):
         assert torch.equal(eager, compiled)
+
+
+@torch.compiler.config.patch(force_disable_caches=True)
+def test_training_compiles_with_saved_states_whatever_the_backend_is_called():
+    """The compiler allocates what the fake promises: with ``auto`` those of the native kernels.
+
+    Its caches on disk know an operator by its name, not by what its fake says: they would hide a change.
+    """
+    x = {n: t.float() for n, t in draw(70, 4, 3).items()}
+
+    def loss(*leaves):
+        return gated_delta_rule(*leaves, mode="save")[0].square().sum()
+
+    grads = []
+    for f in (loss, torch.compile(loss, fullgraph=True)):
+        leaves = [t.clone().requires_grad_() for t in x.values()]
+        grads.append(torch.autograd.grad(f(*leaves), leaves))
+    for eager, compiled in zip(*grads, strict=True):
+        assert torch.equal(eager, compiled)
+
+
+def test_forward_mode_is_refused_and_not_silently_zero():
+    x = list(draw(5, 3, 2).values())
+    refused = pytest.raises(NotImplementedError, match="gated_delta_rule has no forward-mode derivative")
+    for name, i in zip(PUBLIC, range(6), strict=True):
+
+        def call(t, i=i):
+            return gated_delta_rule(*x[:i], t, *x[i + 1 :])[0]
+
+        with refused:
+            torch.func.jvp(call, (x[i],), (x[i],))
+        if name == "q":
+            with refused:
+                torch.func.jacfwd(call)(x[i])
+    with forward_ad.dual_level():
+        assert gated_delta_rule(*x)[0].shape == x[2].shape
+        with refused:
+            gated_delta_rule(forward_ad.make_dual(x[0].requires_grad_(), x[0].detach()), *x[1:])
+    with pytest.raises(Exception, match="no forward-mode derivative"):
+        torch.compile(
+            lambda t: torch.func.jvp(lambda k: gated_delta_rule(x[0].detach(), k, *x[2:])[0], (t,), (t,)),
+            backend="aot_eager",
+            fullgraph=True,
+        )(x[1])
+
+
+def test_a_tangent_of_the_gradient_is_refused():
+    x = [t.requires_grad_() for t in draw(5, 3, 2).values()]
+    o, _ = gated_delta_rule(*x)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.autograd.grad(o, x, forward_ad.make_dual(torch.ones_like(o), torch.ones_like(o)))
 
 
 def test_a_second_derivative_is_refused():

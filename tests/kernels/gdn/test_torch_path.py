@@ -120,3 +120,36 @@ def test_outputs_may_be_changed_in_place(dtype, which):
     found[which].add_(1)
     found[which].float().sum().backward()
     assert x[2].grad is not None
+
+
+def leaves_of(member):
+    """float32 arguments of any member, with gradients."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 70, 2, 8)
+    k, g, b = torch.nn.functional.normalize(k, dim=-1), -torch.rand(1, 70, 2, 8), torch.rand(1, 70, 2, 8)
+    one = (g[..., 0], b[..., 0])
+    given = {
+        "linear_attention": (q, k, v),
+        "gla": (q, k, v, g),
+        "deltanet": (q, k, v, one[1]),
+        "gdn": (q, k, v, *one),
+        "kda": (q, k, v, g, one[1]),
+        "gdn2": (q, k, v, g, b, b),
+        "ssd": (v, one[1], -torch.rand(2), k, q, torch.randn(2), q),
+    }[member]
+    return [t.clone().requires_grad_() for t in given]
+
+
+@pytest.mark.parametrize("mode", ["recompute", "save"])
+@pytest.mark.parametrize("member", ["linear_attention", "gla", "deltanet", "gdn", "kda", "gdn2", "ssd"])
+def test_autocast_reaches_neither_pass(member, mode):
+    """The same bits outside and inside, backward inside too."""
+    found = []
+    for enabled in (False, True):
+        x = leaves_of(member)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            o, _ = getattr(family, member)(*x, mode=mode)
+            grads = torch.autograd.grad(o.square().sum(), x)
+        found.append((o.detach(), *grads))
+    for outside, inside in zip(*found, strict=True):
+        assert outside.dtype == inside.dtype and torch.equal(outside, inside)
