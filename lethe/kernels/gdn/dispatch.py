@@ -105,8 +105,6 @@ def refusal(backend: str, a: Arguments) -> str:
         return f"this build has no {_MODULE[backend]} module"
     if a.q.dtype not in (torch.bfloat16, torch.float16):
         return f"q is {a.q.dtype}, the kernels take bfloat16 or float16"
-    if a.q.shape[0] * a.q.shape[1] == 0:
-        return "there are no tokens, the kernels need one"
     return _lacks(backend, *_kind(a))
 
 
@@ -148,12 +146,13 @@ def settled(a: Arguments, backend: str) -> str:
 
 
 def warn_if_slow(choice: Choice, a: Arguments) -> None:
-    """Warn when ``auto`` leaves the kernels of this very GPU unused."""
+    """Warn when ``auto`` leaves the kernels of this very GPU unused, at the line that called the family:
+    three frames up."""
     if choice.asked != "auto" or choice.backend != "torch" or a.q.device.type != "cuda":
         return
     for name, needed in CAPABILITY.items():
         if name in INSTALLED and _capability(a.q.device.index) == needed:
-            warnings.warn(f"gated_delta_rule runs in torch: {choice.refusals[name]}", stacklevel=3)
+            warnings.warn(f"gated_delta_rule runs in torch: {choice.refusals[name]}", stacklevel=4)
 
 
 def module(backend: str) -> ModuleType:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from lethe.kernels.gdn import stages
-from lethe.kernels.gdn.checks import Arguments
+from lethe.kernels.gdn.checks import Arguments, check_cuts
 from lethe.kernels.gdn.chunks import CHUNK, Chunks, cut
 from lethe.kernels.gdn.decay import Rounding
 
@@ -79,7 +79,8 @@ def _initial(a: Arguments) -> Tensor:
 
 
 def _cut(a: Arguments) -> Chunks:
-    return cut(a.q.shape[0], a.q.shape[1], a.cu_seqlens, a.q.device)
+    cuts = a.cu_seqlens if a.cu_seqlens is None else check_cuts(a.cu_seqlens, a.q.shape[1])
+    return cut(a.q.shape[0], a.q.shape[1], cuts, a.q.device)
 
 
 def _unpack(at: Chunks, y: Tensor) -> Tensor:
