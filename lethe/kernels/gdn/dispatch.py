@@ -105,15 +105,13 @@ def refusal(backend: str, a: Arguments) -> str:
         return f"this build has no {_MODULE[backend]} module"
     if a.q.dtype not in (torch.bfloat16, torch.float16):
         return f"q is {a.q.dtype}, the kernels take bfloat16 or float16"
-    if a.q.shape[0] * a.q.shape[1] == 0:
-        return "there are no tokens, the kernels need one"
     return _lacks(backend, *_kind(a))
 
 
 def _kind(a: Arguments) -> tuple[str, int, int, str, str, str, bool]:
-    """The fields of `native.Kind`."""
+    """The fields of `native.Kind`; sizes as plain numbers also where a compiler traces with symbols."""
     io, packed = str(a.q.dtype).removeprefix("torch."), a.cu_seqlens is not None
-    return io, a.q.shape[3], a.v.shape[3], _how(a.g), _how(a.b), _how(a.w), packed
+    return io, int(a.q.shape[3]), int(a.v.shape[3]), _how(a.g), _how(a.b), _how(a.w), packed
 
 
 def _doubt(backend: str, a: Arguments) -> str:
@@ -148,12 +146,13 @@ def settled(a: Arguments, backend: str) -> str:
 
 
 def warn_if_slow(choice: Choice, a: Arguments) -> None:
-    """Warn when ``auto`` leaves the kernels of this very GPU unused."""
+    """Warn when ``auto`` leaves the kernels of this very GPU unused, at the line that called the family:
+    three frames up."""
     if choice.asked != "auto" or choice.backend != "torch" or a.q.device.type != "cuda":
         return
     for name, needed in CAPABILITY.items():
         if name in INSTALLED and _capability(a.q.device.index) == needed:
-            warnings.warn(f"gated_delta_rule runs in torch: {choice.refusals[name]}", stacklevel=3)
+            warnings.warn(f"gated_delta_rule runs in torch: {choice.refusals[name]}", stacklevel=4)
 
 
 def module(backend: str) -> ModuleType:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch.autograd import forward_ad
 
-from lethe.kernels.gdn import dispatch, explain, gated_delta_rule
+from lethe.kernels import gdn as family
+from lethe.kernels.gdn import dispatch, explain, gated_delta_rule, torch_path
 from lethe.references.gdn import gated_delta_rule_backward, gated_delta_rule_forward
 from tests.references.gdn_draws import draw, state, worst
 
@@ -87,19 +92,21 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(call, leaves)
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize("mode", ["recompute", "save"])
 @pytest.mark.parametrize("gates", ["all", "none"])
-def test_the_operators_are_well_formed(gates, mode):
+def test_the_operators_are_well_formed(gates, mode, backend):
     """Schemas and fakes of both operators; that they trace is `test_it_compiles_without_a_break`."""
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     x, cu = list(draw(70, 4, 3).values()), torch.tensor([0, 30, 30, 70])
     x, cu = (x, cu) if gates == "all" else ([*x[:3], None, None, None], None)
     live = [None if t is None else t.requires_grad_() for t in x]
-    args = (*live, None, cu, 0.5, "torch", mode == "save")
-    torch.library.opcheck(torch.ops.lethe.gated_delta_rule.default, args, test_utils=checks)
+    for wide in ((), (True,)):
+        args = (*live, None, cu, 0.5, backend, mode == "save", *wide)
+        torch.library.opcheck(torch.ops.lethe.gated_delta_rule.default, args, test_utils=checks)
     plain = [None if t is None else t.detach() for t in x]
-    _, final, *saved = torch.ops.lethe.gated_delta_rule(*plain, None, cu, 0.5, "torch", mode == "save")
-    args = (torch.randn_like(plain[2]), torch.randn_like(final), *saved, *plain, None, cu, 0.5, "torch")
+    _, final, *saved = torch.ops.lethe.gated_delta_rule(*plain, None, cu, 0.5, backend, mode == "save")
+    args = (torch.randn_like(plain[2]), torch.randn_like(final), *saved, *plain, None, cu, 0.5, backend)
     torch.library.opcheck(torch.ops.lethe.gated_delta_rule_backward.default, args, test_utils=checks)
 
 
@@ -124,6 +131,79 @@ def test_it_compiles_without_a_break(monkeypatch):
         grads.append(torch.autograd.grad(f(*leaves), leaves))
     for eager, compiled in zip(*grads, strict=True):
         assert torch.equal(eager, compiled)
+
+
+@torch.compiler.config.patch(force_disable_caches=True)
+def test_training_compiles_with_saved_states_whatever_the_backend_is_called():
+    """The compiler allocates what the fake promises: with ``auto`` those of the native kernels.
+
+    Its caches on disk know an operator by its name, not by what its fake says: they would hide a change.
+    """
+    x = {n: t.float() for n, t in draw(70, 4, 3).items()}
+
+    def loss(*leaves):
+        return gated_delta_rule(*leaves, mode="save")[0].square().sum()
+
+    grads = []
+    for f in (loss, torch.compile(loss, fullgraph=True)):
+        leaves = [t.clone().requires_grad_() for t in x.values()]
+        grads.append(torch.autograd.grad(f(*leaves), leaves))
+    for eager, compiled in zip(*grads, strict=True):
+        assert torch.equal(eager, compiled)
+
+
+def test_a_native_backend_sees_the_dtype_of_v_where_the_output_is_wide(monkeypatch):
+    """It gives o in that of v, and takes the gradient so; the operator widens one and narrows the other."""
+
+    def forward(a, save):
+        assert a.v.dtype == torch.bfloat16
+        return torch_path.forward(a, save)
+
+    def backward(a, do, dfinal, saved):
+        assert do.dtype == torch.bfloat16
+        return torch_path.backward(a, do, dfinal, saved)
+
+    native = SimpleNamespace(forward=forward, backward=backward)
+    monkeypatch.setattr(dispatch, "module", lambda backend: native)
+    x = [torch.randn(1, 5, 1, 4).bfloat16().requires_grad_() for _ in range(3)]
+    op = torch.ops.lethe.gated_delta_rule
+    absent = (None,) * 5
+    o, final, *_ = op(*x, *absent, 0.5, "cute_sm90", False, True)
+    assert o.dtype == final.dtype == torch.float32 and torch.equal(o, o.bfloat16().float())
+    (dv,) = torch.autograd.grad(o.sum(), x[2])
+    assert dv.dtype == torch.bfloat16 and dv.isfinite().all()
+
+
+def test_forward_mode_is_refused_and_not_silently_zero():
+    x = list(draw(5, 3, 2).values())
+    refused = pytest.raises(NotImplementedError, match="gated_delta_rule has no forward-mode derivative")
+    for name, i in zip(PUBLIC, range(6), strict=True):
+
+        def call(t, i=i):
+            return gated_delta_rule(*x[:i], t, *x[i + 1 :])[0]
+
+        with refused:
+            torch.func.jvp(call, (x[i],), (x[i],))
+        if name == "q":
+            with refused:
+                torch.func.jacfwd(call)(x[i])
+    with forward_ad.dual_level():
+        assert gated_delta_rule(*x)[0].shape == x[2].shape
+        with refused:
+            gated_delta_rule(forward_ad.make_dual(x[0].requires_grad_(), x[0].detach()), *x[1:])
+    with pytest.raises(Exception, match="no forward-mode derivative"):
+        torch.compile(
+            lambda t: torch.func.jvp(lambda k: gated_delta_rule(x[0].detach(), k, *x[2:])[0], (t,), (t,)),
+            backend="aot_eager",
+            fullgraph=True,
+        )(x[1])
+
+
+def test_a_tangent_of_the_gradient_is_refused():
+    x = [t.requires_grad_() for t in draw(5, 3, 2).values()]
+    o, _ = gated_delta_rule(*x)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.autograd.grad(o, x, forward_ad.make_dual(torch.ones_like(o), torch.ones_like(o)))
 
 
 def test_a_second_derivative_is_refused():
@@ -168,14 +248,46 @@ def test_memory_kept_for_the_backward_pass():
         ({"backend": lambda x: "triton"}, ValueError, r"backend is 'triton'; choose auto"),
         ({"mode": lambda x: "fast"}, ValueError, r"mode is 'fast'; choose recompute or save"),
         ({"q": lambda x: x["q"][0]}, ValueError, r"q must be \[B, L, H, dk\]"),
+        ({"q": lambda x: x["q"].numpy()}, TypeError, r"q must be a tensor; it is of type ndarray"),
+        ({"k": lambda x: None}, TypeError, r"k must be a tensor; it is None"),
+        ({"g": lambda x: -0.1}, TypeError, r"g must be a tensor or None; it is of type float"),
+        ({"beta": lambda x: [0.5]}, TypeError, r"beta must be a tensor or None; it is of type list"),
+        ({"initial_state": lambda x: 0.0}, TypeError, r"initial_state must be a tensor or None"),
+        ({"cu_seqlens": lambda x: [0, 5]}, TypeError, r"cu_seqlens must be a tensor or None"),
+        ({"beta": lambda x: x["b"].float()}, TypeError, r"beta is .*32; .* it must be torch\.float64$"),
+        ({"beta": lambda x: x["b"].to("meta")}, ValueError, r"beta is on meta, q is on cpu"),
+        ({"scale": lambda x: torch.tensor(1.0).requires_grad_()}, TypeError, "scale must be a number"),
+        ({"scale": lambda x: "a"}, TypeError, "scale must be a number; it is of type str"),
+        ({"scale": lambda x: torch.ones(2)}, TypeError, r"scale must be a number; it is a tensor of shape"),
+        ({"scale": lambda x: float("nan")}, ValueError, "scale must be finite; it is nan"),
+        ({"scale": lambda x: float("inf")}, ValueError, "scale must be finite; it is inf"),
+        ({"cu_seqlens": lambda x: torch.tensor([0, 4, 2, 5])}, ValueError, "its entry 2 is 2 after 4"),
+        ({"cu_seqlens": lambda x: torch.tensor([1, 5])}, ValueError, "it begins with 1"),
+        ({n: lambda x, n=n: x[n][:, :0] for n in "qkv"}, ValueError, "no axis may be empty"),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
 )
 def test_refusals_name_the_argument(change, error, sentence):
     x = draw(5, 4, 3)
     arguments = public(x) | {name: f(x) for name, f in change.items()}
-    with pytest.raises(error, match=sentence):
-        gated_delta_rule(**arguments)
+    for call in (gated_delta_rule, explain):
+        with pytest.raises(error, match=sentence):
+            call(**arguments)
+
+
+def test_a_bad_packing_is_described_in_a_few_words():
+    x = torch.randn(3, 1, 3000, 1, 1)
+    with pytest.raises(ValueError, match="it ends with 2999") as e:
+        gated_delta_rule(*x, cu_seqlens=torch.arange(3000))
+    assert len(str(e.value)) < 100
+
+
+def test_explain_takes_what_the_call_takes():
+    x = public(draw(5, 4, 3))
+    assert explain(**x, output_final_state=True, mode="save").backend == "torch"
+    taken = [inspect.signature(f).parameters for f in (gated_delta_rule, explain)]
+    assert list(taken[0]) == list(taken[1])
+    assert set(family.__all__) <= set(dir(family))
 
 
 def test_the_choice_is_visible_and_a_named_backend_never_falls_back():
