@@ -86,21 +86,14 @@ class Acceptance:
         A check ends at its own first disagreement; the trials go on while any tolerance still agrees.
         Raises ProblemError if the reference itself cannot be used.
         """
-        from lethe.verifier.custody import Limits, SuspectError
+        from lethe.verifier.custody import SuspectError
         from lethe.verifier.server import SuspectServer
         from lethe.verifier.settings import Budget, choose_executor
 
         if self._server is None:
             self._server = SuspectServer()
         executor = choose_executor(self.device, candidate.language)
-        budget = Budget(wall_seconds=WALL_SECONDS)
-        limits = Limits(
-            cpu_seconds=budget.cpu_seconds,
-            wall_seconds=budget.wall_seconds,
-            memory_bytes=budget.memory_bytes,
-            file_bytes=budget.file_bytes,
-            processes=budget.processes,
-        )
+        limits = Budget(wall_seconds=WALL_SECONDS).limits()
         try:
             suspect = self._server.spawn(candidate, executor=executor, limits=limits)
         except SuspectError as e:

@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-import torch
-
-from lethe.evidence.gdn_gpu_speed import REPEATS, Row, Shape, bandwidth, floors
+from lethe.evidence.gdn_gpu_speed import REPEATS, Row, Shape, backward_plan, bandwidth, floors
 from lethe.evidence.gdn_probes import PROBES, STAGES
 from lethe.kernels import timing
-from lethe.kernels.gdn import cute_sm90, launch
+from lethe.kernels.gdn import launch
 from lethe.kernels.gdn.declare import Variant
 from lethe.kernels.gdn.native import Kind, Step
 
@@ -65,14 +63,8 @@ def _kind(member: str) -> Kind:
 def steps(shape: Shape) -> dict[str, Callable[[], Any]]:
     """Launches by kernel and way, each after one launch of its whole plan: ``out.near``."""
     c, found = shape.call(), {}
-    device = c.a.q.device
-    count = torch.cuda.get_device_properties(device).multi_processor_count
-
-    def new(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(size, dtype=dtype, device=device)
-
     for way in (MEASURED, "near", "bytes"):
-        plan, _ = cute_sm90.plan_backward(c.a, c.do, None, None, new, count)
+        plan = backward_plan(c)
         for step in plan:
             step.launch()
         for step in plan:

@@ -33,6 +33,7 @@ from lethe.kernels.gdn import cute_sm90
 from lethe.kernels.gdn.checks import Arguments
 from lethe.kernels.gdn.chunks import CHUNK
 from lethe.kernels.gdn.cost import compulsory, traffic
+from lethe.kernels.gdn.native import Step
 
 REPEATS = 9
 COPIED = 1 << 30
@@ -142,18 +143,22 @@ def whole(shape: Shape) -> dict[str, Callable[[], Any]]:
     }
 
 
+def backward_plan(c: Call, saved: Any = None) -> list[Step]:
+    """The launches of a backward pass, on workspaces of their own."""
+    count = torch.cuda.get_device_properties(c.a.q.device).multi_processor_count
+    return cute_sm90.plan_backward(c.a, c.do, None, saved, _new(c), count)[0]
+
+
+def _new(c: Call) -> Callable[[tuple[int, ...], torch.dtype], torch.Tensor]:
+    return lambda size, dtype: torch.empty(size, dtype=dtype, device=c.a.q.device)
+
+
 def kernels(shape: Shape) -> dict[str, Callable[[], Any]]:
     """The kernels of both passes, each by itself, after one launch of each in order."""
     c, steps = shape.call(), {}
-    device = c.a.q.device
-    count = torch.cuda.get_device_properties(device).multi_processor_count
-
-    def new(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(size, dtype=dtype, device=device)
-
     saved = cute_sm90.forward(c.a, True)[2] if shape.save else None
-    ahead, _ = cute_sm90.plan_forward(c.a, shape.save, new)
-    back, _ = cute_sm90.plan_backward(c.a, c.do, None, saved, new, count)
+    ahead, _ = cute_sm90.plan_forward(c.a, shape.save, _new(c))
+    back = backward_plan(c, saved)
     for prefix, plan in (("forward", ahead), ("backward", back)):
         for step in plan:
             step.launch()

@@ -226,14 +226,23 @@ def speed_table(rows: Sequence[dict[str, Any]], suite: str, baseline: str) -> pd
     return pd.DataFrame(out, columns=columns)
 
 
+def ratios(rows: Iterable[dict[str, Any]], baseline: str, direction: str) -> list[float]:
+    """A baseline's time over ours, for every case that has both."""
+    return [
+        median(r, baseline, direction) / median(r, "ours auto", direction)
+        for r in rows
+        if {baseline, "ours auto"} <= set(r["times"])
+    ]
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """None where there is nothing."""
+    return math.exp(statistics.fmean(map(math.log, values))) if values else None
+
+
 def selector_gain(rows: Iterable[dict[str, Any]], direction: str = "forward") -> float | None:
     """Geometric mean of always serial over the selector's choice; None where nothing was timed."""
-    gains = [
-        median(r, "ours serial", direction) / median(r, "ours auto", direction)
-        for r in rows
-        if {"ours serial", "ours auto"} <= set(r["times"])
-    ]
-    return math.exp(statistics.fmean(map(math.log, gains))) if gains else None
+    return geometric_mean(ratios(rows, "ours serial", direction))
 
 
 TARGETS = (
@@ -248,17 +257,14 @@ def targets(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """What was asked for beforehand, the geometric mean over the shapes, and how many of them meet it."""
     out = []
     for direction, baseline, words, wanted in TARGETS:
-        there = [
-            r for r in rows if baseline in r["times"] and (baseline == "ours serial" or r["suite"] == "scan")
-        ]
-        ratios = [median(r, baseline, direction) / median(r, "ours auto", direction) for r in there]
-        mean = math.exp(statistics.fmean(map(math.log, ratios))) if ratios else math.nan
+        found = ratios(rows, baseline, direction)
+        mean = geometric_mean(found)
         out.append(
             {
                 "target": f"{direction}: {words} {baseline}", "asked": f"{wanted:.2f}",
-                "geometric mean": f"{mean:.2f}" if ratios else MISSING,
-                "shapes that meet it": f"{sum(q >= wanted for q in ratios)} of {len(ratios)}",
-                "met": ("yes" if mean >= wanted else "**no**") if ratios else MISSING,
+                "geometric mean": MISSING if mean is None else f"{mean:.2f}",
+                "shapes that meet it": f"{sum(q >= wanted for q in found)} of {len(found)}",
+                "met": MISSING if mean is None else "yes" if mean >= wanted else "**no**",
             }
         )  # fmt: skip
     return pd.DataFrame(out)
@@ -266,9 +272,5 @@ def targets(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 def ratio_range(rows: Iterable[dict[str, Any]], baseline: str, direction: str) -> str:
     """The smallest and largest ratio baseline / ours, or that it was not measured."""
-    ratios = [
-        median(r, baseline, direction) / median(r, "ours auto", direction)
-        for r in rows
-        if baseline in r["times"]
-    ]
-    return f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else MISSING
+    found = ratios(rows, baseline, direction)
+    return f"{min(found):.2f} to {max(found):.2f}" if found else MISSING

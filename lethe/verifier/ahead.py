@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from lethe.verifier.custody import Limits, SuspectError
+from lethe.verifier.custody import SuspectError
 
 if TYPE_CHECKING:
     from lethe.verifier.custody import Suspect
@@ -24,14 +24,7 @@ if TYPE_CHECKING:
 
 def start(server: SuspectServer, candidate: Candidate, settings: Settings, cache_dir: Path) -> Suspect:
     """A fresh process within the budget that has loaded the candidate. Raises SuspectError."""
-    b = settings.budget
-    limits = Limits(
-        cpu_seconds=b.cpu_seconds,
-        wall_seconds=b.wall_seconds,
-        memory_bytes=b.memory_bytes,
-        file_bytes=b.file_bytes,
-        processes=b.processes,
-    )
+    limits = settings.budget.limits()
     suspect = server.spawn(candidate, executor=settings.executor, limits=limits, cache_dir=cache_dir)
     try:
         suspect.load()

@@ -46,6 +46,7 @@ def keeps_state(instance: Instance, inputs: Any) -> bool:
     import torch
 
     from lethe.verifier.fairness import has_hidden_state
+    from lethe.verifier.oracle import MEMORY_ENDS
 
     module = copy.deepcopy(instance.module)
     before = {n: t.clone() for n, t in module.state_dict().items()}
@@ -53,6 +54,8 @@ def keeps_state(instance: Instance, inputs: Any) -> bool:
         first, _ = flatten(module(*map_tensors(inputs, lambda t: t.clone())))
         try:
             second, _ = flatten(module(*map_tensors(inputs, lambda t: t.clone())))
+        except MEMORY_ENDS:
+            raise
         except Exception:
             return True
     return has_hidden_state(first, second, before, module.state_dict())

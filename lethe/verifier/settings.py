@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from lethe.verifier.sandbox import Limits
+
 EXECUTORS = ("cpu", "interpreter", "cuda")
 
 
@@ -33,6 +35,16 @@ class Budget:
     """Work of the reference (`probe.Facts.cost`) above which a problem is shrunk for the interpreter."""
     case_elements: int = 1 << 17
     """Largest number of elements of inputs and outputs at a substituted size, on an emulated device."""
+
+    def limits(self) -> Limits:
+        """What of it binds a suspect's process."""
+        return Limits(
+            cpu_seconds=self.cpu_seconds,
+            wall_seconds=self.wall_seconds,
+            memory_bytes=self.memory_bytes,
+            file_bytes=self.file_bytes,
+            processes=self.processes,
+        )
 
 
 CUDA_BUDGET = Budget(

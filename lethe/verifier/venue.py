@@ -78,7 +78,7 @@ def find_venue(trial: Trial, move: Callable[[], Trial]) -> Venue:
     if not docket.base or docket.undecidable is not None or without_kernel(trial, first):
         return Venue(trial)
     if trial.settings.executor == "cuda":
-        trial.second.begin()
+        trial.second.begin()  # RES-02 reads from it, and its context takes as long as CMP-01
     if trial.settings.gates is not None and "CMP-01" not in trial.settings.gates:
         try:
             failed = frozenset(f.case for f in cmp01.look(trial, {FIRST_DRAW}).findings)

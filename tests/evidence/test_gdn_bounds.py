@@ -30,13 +30,13 @@ def test_no_shipped_library_depends_on_a_probe():
 def test_each_way_has_a_plan_of_its_own_and_takes_the_kernels_place(monkeypatch):
     launched, shape = [], gdn_gpu_bounds.Shape()
 
-    def plan(a, do, dfinal, saved, new, count):
+    def plan(call):
         made = []
         for stage in ("prep", "scan", "out"):
             step = SimpleNamespace(stage=stage, options={"dk": 128}, arguments={"plan": object()})
             step.launch = lambda name=stage: launched.append(name)
             made.append(step)
-        return made, {}
+        return made
 
     probes = {}
 
@@ -44,11 +44,8 @@ def test_each_way_has_a_plan_of_its_own_and_takes_the_kernels_place(monkeypatch)
         assert architecture is gdn_probes.PROBES and options == {"dk": 128}
         return lambda **arguments: probes.setdefault(name, arguments["plan"])
 
-    call = SimpleNamespace(a=SimpleNamespace(q=SimpleNamespace(device="cpu")), do=None)
-    monkeypatch.setattr(gdn_gpu_bounds.Shape, "call", lambda self: call)
-    count = SimpleNamespace(multi_processor_count=132)
-    monkeypatch.setattr(gdn_gpu_bounds.torch.cuda, "get_device_properties", lambda device: count)
-    monkeypatch.setattr(gdn_gpu_bounds, "cute_sm90", SimpleNamespace(plan_backward=plan))
+    monkeypatch.setattr(gdn_gpu_bounds.Shape, "call", lambda self: None)
+    monkeypatch.setattr(gdn_gpu_bounds, "backward_plan", plan)
     monkeypatch.setattr(gdn_gpu_bounds.launch, "kernel", kernel)
     steps = gdn_gpu_bounds.steps(shape)
     assert launched == ["prep", "scan", "out"] * 3

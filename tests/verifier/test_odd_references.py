@@ -142,6 +142,13 @@ def test_a_reference_that_answers_once_remembers_its_calls(judge):
     assert judge.verify(*same(ONCE), gates=VALUES).clean
 
 
+def test_memory_that_runs_out_at_the_second_call_is_no_hidden_state():
+    """Other judges may hold the device: this says nothing of the reference (fairness rule 21)."""
+    full = instantiate(load_problem(ONCE.replace("RuntimeError('once')", "MemoryError")))
+    with pytest.raises(MemoryError):
+        memory.keeps_state(full, full.draw(0))
+
+
 def test_a_reference_whose_number_of_outputs_grows_remembers_its_calls(judge):
     growing = source("self.calls += 1\nreturn [x] * self.calls", init="self.calls = 0")
     assert judge.verify(*same(growing), gates=[*VALUES, "ORD-02"]).clean

@@ -223,8 +223,12 @@ def _streams_and_graphs(trial: Trial, case: Case, first: list[Tensor], sheet: Sh
             trial.restart()
             continue
         found = _same(case, first, _outputs(report), mode, when)
-        kept = not trial.check_value(case, report, Sheet("ORD-02")) if found else True
-        if found and blame.library_chose(trial.docket.operator.contraction, kept):
+        if found and _of_library(trial, case, report):
             sheet.skip(mode, f"{found[0].message}, within the bounds; a library's product may choose so")
         else:
             sheet.add(found)
+
+
+def _of_library(trial: Trial, case: Case, report: RunReport) -> bool:
+    kept = not trial.check_value(case, report, Sheet("ORD-02"))
+    return blame.library_chose(trial.docket.operator.contraction, kept)
